@@ -1,0 +1,348 @@
+"""`Graph`: the immutable descriptor that every operator takes.
+
+Edges run source -> destination; aggregation is at the destination. Everything past the first
+CSR is built on first use and kept with the object, which frees it when it dies.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from gnn_backend.errors import invalid
+from gnn_backend.graph.build import (
+    INT32_MAX,
+    expand_rows,
+    first_out_of_range,
+    group_cpu,
+    group_cuda,
+    index_dtype,
+)
+from gnn_backend.graph.splits import MAX_CHUNK, Splits, count_splits, make_splits
+from gnn_backend.graph.stats import DegreeStats, degree_stats
+
+Direction = Literal["dst", "src"]
+_INTEGERS = (torch.int32, torch.int64)
+_COMMON_CHUNKS = (64, 128, 256, 512, 1024)  # their sizes are counted with the first CSR
+
+
+class CSR:
+    """Compressed rows of one direction.
+
+    Attributes
+    ----------
+    indptr : int32 [rows + 1], int64 if the graph has 2^31 edges or more
+    indices : int32 [E]
+        The other endpoint: sources in ``by_dst``, destinations in ``by_src``.
+    edge_ids : integer [E] or None
+        CSR position -> the caller's edge, stable within a row; None means identity.
+    """
+
+    __slots__ = ("_edge_ids", "indices", "indptr")
+
+    def __init__(
+        self, indptr: Tensor, indices: Tensor, edge_ids: Tensor | Callable[[], Tensor] | None
+    ) -> None:
+        self.indptr = indptr
+        self.indices = indices
+        self._edge_ids = edge_ids
+
+    @property
+    def edge_ids(self) -> Tensor | None:
+        if callable(self._edge_ids):
+            self._edge_ids = self._edge_ids()
+        return self._edge_ids
+
+    def nbytes(self) -> int:
+        held = [self.indptr, self.indices]
+        if isinstance(self._edge_ids, Tensor):
+            held.append(self._edge_ids)
+        return sum(t.numel() * t.element_size() for t in held)
+
+
+class Graph:
+    """An immutable graph: CSR by destination and by source, row splits, degree statistics.
+
+    Build one with :meth:`from_edge_index` or :meth:`from_csr`. It is safe to share between
+    threads and to pickle (lazily built parts are left out).
+
+    Attributes
+    ----------
+    num_src, num_dst, num_edges : int
+    device : torch.device
+    by_dst, by_src : CSR
+        ``by_src`` (the transposed adjacency) is built at first use.
+    """
+
+    def __init__(self, num_src: int, num_dst: int, by_dst: CSR, counts: dict[Any, Any]) -> None:
+        self._num_src = num_src
+        self._num_dst = num_dst
+        self._by_dst = by_dst
+        self._by_src: CSR | None = None
+        self._counts = counts
+        self._splits: dict[tuple[Direction, int], Splits] = {}
+        self._stats: dict[Direction, DegreeStats] = {}
+        self._lock = threading.RLock()
+
+    # ------------------------------------------------------------------ construction
+
+    @classmethod
+    def from_edge_index(
+        cls, edge_index: Tensor, num_src: int | None = None, num_dst: int | None = None
+    ) -> Graph:
+        """Build from a COO edge list.
+
+        Parameters
+        ----------
+        edge_index : int32 or int64 [2, E]
+            Row 0 sources, row 1 destinations.
+        num_src, num_dst : int, optional
+            Node counts; by default one more than the largest id (costs a device-to-host copy).
+
+        Raises
+        ------
+        InvalidArgument
+            Wrong shape or dtype, or an id outside its range.
+        """
+        if edge_index.dim() != 2 or edge_index.shape[0] != 2:
+            raise invalid("edge_index", "wrong shape", tuple(edge_index.shape), "[2, E]")
+        _check_integer("edge_index", edge_index)
+        src, dst = edge_index.detach().as_subclass(Tensor)
+        num_src = _node_count("num_src", num_src, src)
+        num_dst = _node_count("num_dst", num_dst, dst)
+        if src.device.type == "cuda":
+            indptr, indices, order = group_cuda(dst, src, num_dst)
+            counts = _cuda_counts(indptr, src, dst, num_src, num_dst)
+        else:
+            indptr, indices, order, bad = group_cpu(dst, src, num_dst)
+            if bad >= 0:
+                raise _out_of_range("destination", int(dst[bad]), bad, num_dst)
+            _check_ids(src, num_src)
+            counts = {}
+        return cls(num_src, num_dst, CSR(indptr, indices, order), counts)
+
+    @classmethod
+    def from_csr(
+        cls,
+        indptr: Tensor,
+        indices: Tensor,
+        num_src: int | None = None,
+        edge_ids: Tensor | None = None,
+    ) -> Graph:
+        """Build from in-edges compressed by destination.
+
+        Parameters
+        ----------
+        indptr : int32 or int64 [num_dst + 1]
+        indices : int32 or int64 [E]
+            Source of each edge.
+        num_src : int, optional
+            By default one more than the largest source.
+        edge_ids : int32 or int64 [E], optional
+            CSR position -> the caller's edge; None means identity.
+
+        Raises
+        ------
+        InvalidArgument
+            Wrong shapes, dtypes or devices, a decreasing ``indptr``, or an id out of range.
+        """
+        for name, tensor in (("indptr", indptr), ("indices", indices), ("edge_ids", edge_ids)):
+            if tensor is None:
+                continue
+            _check_integer(name, tensor)
+            if tensor.dim() != 1:
+                raise invalid(name, "wrong shape", tuple(tensor.shape), "one dimension")
+            if tensor.device != indices.device:
+                raise invalid(name, "on another device", tensor.device, indices.device)
+        if indptr.numel() == 0:
+            raise invalid("indptr", "empty", 0, "num_dst + 1 values")
+        if edge_ids is not None and edge_ids.numel() != indices.numel():
+            raise invalid("edge_ids", "wrong length", edge_ids.numel(), indices.numel())
+        num_dst, num_edges = indptr.numel() - 1, indices.numel()
+        num_src = _node_count("num_src", num_src, indices)
+        dtype = index_dtype(num_edges)
+        indptr, indices32 = indptr.to(dtype).contiguous(), indices.int().contiguous()
+        ends = torch.stack(
+            [indptr[0].long(), indptr[-1].long(), indptr.diff().min().long()]
+            if num_dst
+            else [indptr[0].long(), indptr[-1].long(), indptr[0].long()]
+        )
+        first, last, smallest = ends.tolist()
+        if first != 0 or last != num_edges or smallest < 0:
+            raise invalid(
+                "indptr",
+                "not the bounds of the rows",
+                f"first {first}, last {last}, smallest step {smallest}",
+                f"0 first, {num_edges} (len(indices)) last, ascending",
+            )
+        _check_ids(indices, num_src)
+        ids = None if edge_ids is None else edge_ids.to(dtype).contiguous()
+        return cls(num_src, num_dst, CSR(indptr, indices32, ids), {})
+
+    def __reduce__(self) -> Any:
+        csr = self._by_dst
+        return (Graph.from_csr, (csr.indptr, csr.indices, self._num_src, csr.edge_ids))
+
+    # ------------------------------------------------------------------ structure
+
+    @property
+    def num_src(self) -> int:
+        return self._num_src
+
+    @property
+    def num_dst(self) -> int:
+        return self._num_dst
+
+    @property
+    def num_edges(self) -> int:
+        return self._by_dst.indices.numel()
+
+    @property
+    def device(self) -> torch.device:
+        return self._by_dst.indices.device
+
+    @property
+    def by_dst(self) -> CSR:
+        return self._by_dst
+
+    @property
+    def by_src(self) -> CSR:
+        if self._by_src is None:
+            with self._lock:
+                if self._by_src is None:
+                    self._by_src = self._transpose()
+        return self._by_src
+
+    def csr(self, direction: Direction) -> CSR:
+        """``by_dst`` or ``by_src``."""
+        return self.by_dst if direction == "dst" else self.by_src
+
+    def _transpose(self) -> CSR:
+        forward = self._by_dst
+        rows = expand_rows(forward.indptr, self.num_edges)
+        if self.device.type == "cuda":
+            indptr, indices, _ = group_cuda(forward.indices, rows, self._num_src)
+        else:
+            indptr, indices, _, _ = group_cpu(forward.indices, rows, self._num_src)
+
+        def edge_ids() -> Tensor:
+            # Only edge features need it, so it is sorted again on demand, not kept.
+            keys = forward.indices
+            order = (
+                group_cuda(keys, keys, self._num_src)[2]
+                if keys.device.type == "cuda"
+                else group_cpu(keys, keys, self._num_src)[2]
+            )
+            return order if forward.edge_ids is None else forward.edge_ids[order.long()]
+
+        return CSR(indptr, indices, edge_ids)
+
+    def splits(self, direction: Direction, chunk: int) -> Splits:
+        """Row chunks of at most ``chunk`` neighbours (see :class:`Splits`), cached."""
+        if not 1 <= chunk <= MAX_CHUNK:
+            raise invalid("chunk", "out of range", chunk, f"1 to {MAX_CHUNK}")
+        key = (direction, chunk)
+        if key not in self._splits:
+            with self._lock:
+                if key not in self._splits:
+                    indptr = self.csr(direction).indptr
+                    if key not in self._counts:
+                        sizes = count_splits(indptr.diff(), (chunk,))[0].tolist()
+                        self._counts[key] = tuple(sizes)
+                    self._splits[key] = make_splits(indptr, chunk, *self._counts[key])
+        return self._splits[key]
+
+    def stats(self, direction: Direction) -> DegreeStats:
+        """In-degree (``"dst"``) or out-degree (``"src"``) statistics, cached."""
+        if direction not in self._stats:
+            self._stats[direction] = degree_stats(self.csr(direction).indptr.diff())
+        return self._stats[direction]
+
+    def nbytes(self) -> int:
+        """Bytes held now, lazily built parts included."""
+        parts = [self._by_dst, self._by_src, *self._splits.values()]
+        return sum(p.nbytes() for p in parts if p is not None)
+
+    def clear(self) -> None:
+        """Drop what was built lazily; it is built again when needed."""
+        with self._lock:
+            self._by_src = None
+            self._splits.clear()
+            self._stats.clear()
+
+    def __repr__(self) -> str:
+        return (
+            f"Graph(num_src={self.num_src}, num_dst={self.num_dst}, "
+            f"num_edges={self.num_edges}, device='{self.device}')"
+        )
+
+
+# ---------------------------------------------------------------------- checks
+
+
+def _check_integer(name: str, tensor: Tensor) -> None:
+    if tensor.dtype not in _INTEGERS:
+        raise invalid(name, "wrong dtype", tensor.dtype, "torch.int32 or torch.int64")
+
+
+def _node_count(name: str, count: int | None, ids: Tensor) -> int:
+    if count is None:
+        return int(ids.max()) + 1 if ids.numel() else 0
+    if not 0 <= int(count) <= INT32_MAX:
+        raise invalid(name, "out of range", count, f"0 to {INT32_MAX}")
+    return int(count)
+
+
+def _out_of_range(end: str, node: int, edge: int, count: int) -> Exception:
+    return invalid(
+        "edge_index",
+        f"{end} of edge {edge} out of range",
+        node,
+        f"0 to {count - 1}",
+        "Pass the right node count, or drop the edge",
+    )
+
+
+def _check_ids(ids: Tensor, count: int) -> None:
+    if ids.numel() == 0:
+        return
+    low, high = torch.stack(torch.aminmax(ids)).tolist()
+    if low < 0 or high >= count:
+        bad = first_out_of_range(ids, count)
+        raise _out_of_range("source", int(ids[bad]), bad, count)
+
+
+def _cuda_counts(
+    indptr: Tensor, src: Tensor, dst: Tensor, num_src: int, num_dst: int
+) -> dict[Any, Any]:
+    """Check ids and size the splits of both directions with one device-to-host copy."""
+    if src.numel() == 0:
+        return {}
+    out_degree = torch.zeros(num_src, dtype=torch.int32, device=src.device)
+    if num_src:
+        safe = src.clamp(0, num_src - 1).long()
+        out_degree.scatter_add_(0, safe, torch.ones_like(safe, dtype=torch.int32))
+    report = torch.cat(
+        [
+            torch.stack([*torch.aminmax(src), *torch.aminmax(dst)]).long(),
+            count_splits(indptr.diff(), _COMMON_CHUNKS).flatten(),
+            count_splits(out_degree, _COMMON_CHUNKS).flatten(),
+        ]
+    ).tolist()
+    for end, ids, low, high, count in (
+        ("source", src, report[0], report[1], num_src),
+        ("destination", dst, report[2], report[3], num_dst),
+    ):
+        if low < 0 or high >= count:
+            bad = first_out_of_range(ids, count)
+            raise _out_of_range(end, int(ids[bad]), bad, count)
+    sizes = [tuple(report[i : i + 3]) for i in range(4, len(report), 3)]
+    chunks = len(_COMMON_CHUNKS)
+    return {
+        **{("dst", c): sizes[i] for i, c in enumerate(_COMMON_CHUNKS)},
+        **{("src", c): sizes[chunks + i] for i, c in enumerate(_COMMON_CHUNKS)},
+    }

@@ -1,0 +1,101 @@
+"""Row splits: every CSR row cut into chunks of bounded length, so that hubs do not serialise.
+
+One lane group of a kernel (or one step of a CPU loop) owns one task. A row that fits one chunk
+is written directly; a longer one writes a partial per chunk, which a merge kernel combines in
+slot order, so the result does not depend on scheduling.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+COUNT_SHIFT = 48  # a task packs `begin` into 48 bits and `count` into the 16 above
+MAX_CHUNK = 32767  # keeps the packed count non-negative
+
+
+@dataclass(frozen=True)
+class Splits:
+    """Tasks of one direction at one chunk length.
+
+    Attributes
+    ----------
+    chunk : int
+        Largest number of neighbours a task owns.
+    tasks : int32 [T, 4]
+        ``(row, slot, packed_lo, packed_hi)``; ``packed = begin | count << 48`` as int64, slot
+        -1 if the row has one task. A row without neighbours has one task of count 0.
+    num_slots : int
+        Partials needed.
+    heavy_rows : int32 [K]
+        Rows of more than one task, ascending.
+    heavy_ptr : int32 [K + 1]
+        Slots of heavy row k: ``heavy_ptr[k] .. heavy_ptr[k + 1]``.
+    """
+
+    chunk: int
+    tasks: Tensor
+    num_slots: int
+    heavy_rows: Tensor
+    heavy_ptr: Tensor
+
+    @property
+    def num_tasks(self) -> int:
+        return self.tasks.shape[0]
+
+    def nbytes(self) -> int:
+        return sum(
+            t.numel() * t.element_size() for t in (self.tasks, self.heavy_rows, self.heavy_ptr)
+        )
+
+
+def count_splits(degree: Tensor, chunks: tuple[int, ...]) -> Tensor:
+    """Sizes of the splits of a degree sequence, without leaving the device.
+
+    Parameters
+    ----------
+    degree : int32 or int64 [N]
+    chunks : chunk lengths, C of them
+
+    Returns
+    -------
+    int64 [C, 3]
+        Tasks, slots and heavy rows for each chunk length.
+    """
+    lengths = torch.tensor(chunks, device=degree.device, dtype=degree.dtype)[:, None]
+    pieces = (degree[None] + lengths - 1).div(lengths, rounding_mode="floor")
+    heavy = pieces > 1
+    return torch.stack(
+        [pieces.clamp(min=1).sum(1), (pieces * heavy).sum(1), heavy.sum(1)], dim=1
+    ).long()
+
+
+def make_splits(
+    indptr: Tensor, chunk: int, num_tasks: int, num_slots: int, num_heavy: int
+) -> Splits:
+    """Build the tasks of a CSR whose sizes ``count_splits`` gave; no device-to-host copy.
+
+    On CUDA the tasks are ordered longest first (the long ones start early and the tail is
+    short); on the CPU they follow the rows, which keeps memory accesses in order.
+    """
+    device, degree = indptr.device, indptr.diff().long()
+    pieces = (degree + chunk - 1).div(chunk, rounding_mode="floor")
+    per_row = pieces.clamp(min=1)
+    rows = torch.repeat_interleave(
+        torch.arange(degree.numel(), device=device), per_row, output_size=num_tasks
+    )
+    piece = torch.arange(num_tasks, device=device) - (per_row.cumsum(0) - per_row)[rows]
+    begin = indptr[:-1].long()[rows] + piece * chunk
+    count = (degree[rows] - piece * chunk).clamp(max=chunk)
+    slots_per_row = torch.where(pieces > 1, pieces, 0)
+    first_slot = slots_per_row.cumsum(0) - slots_per_row
+    slot = torch.where(pieces[rows] > 1, first_slot[rows] + piece, -1)
+    packed = (begin | (count << COUNT_SHIFT)).view(torch.int32).view(-1, 2)
+    tasks = torch.cat([torch.stack([rows, slot], 1).int(), packed], 1)
+    if device.type == "cuda" and num_heavy:
+        tasks = tasks[torch.argsort(count, descending=True, stable=True)]
+    heavy_rows = torch.argsort(pieces > 1, descending=True, stable=True)[:num_heavy]
+    heavy_ptr = torch.cat([first_slot[heavy_rows], slots_per_row.sum()[None]]).int()
+    return Splits(chunk, tasks.contiguous(), num_slots, heavy_rows.int(), heavy_ptr)

@@ -26,6 +26,16 @@ assert gnn_backend.kernels.DIRECTORY.is_dir()
 print(sorted(p.name for p in gnn_backend.kernels.DIRECTORY.rglob("*.cuh")))
 """
 
+# Hides an editable install of the running environment, then adds one of the test's own.
+ADD_EDITABLE = """
+import site, sys
+sys.meta_path[:] = [f for f in sys.meta_path if "__editable__" not in str(f)]
+for name in [n for n in sys.modules if n.startswith("__editable__")]:
+    del sys.modules[name]
+sys.path.insert(0, {site!r})
+site.addsitedir({site!r})
+"""
+
 
 def run(*command: str | Path, cwd: Path, **environment: str) -> str:
     """Run ``command`` with no PYTHONPATH but the given one; return what it printed."""
@@ -100,7 +110,7 @@ def test_editable_install_follows_the_checkout(
     wheels: dict[str, Path], checkout: Path, tmp_path: Path
 ) -> None:
     zipfile.ZipFile(wheels["build_editable"]).extractall(tmp_path / "site")
-    begin = f"import site; site.addsitedir({str(tmp_path / 'site')!r})\n"
+    begin = ADD_EDITABLE.format(site=str(tmp_path / "site"))
     run(sys.executable, "-c", begin + IMPORTS, checkout, cwd=tmp_path)
     exposed = "import importlib.util as u; print(u.find_spec('adapters'), u.find_spec('kernels'))"
     assert run(sys.executable, "-c", begin + exposed, cwd=tmp_path).split() == ["None", "None"]

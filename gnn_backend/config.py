@@ -26,6 +26,10 @@ class Config:
         Further directories with prebuilt cubins, searched before the compiler is asked.
     verify_rtol : float
         Largest relative difference that ``mode="verify"`` accepts for float32.
+    emulator_lane_order : str
+        Order in which the emulator runs lanes: forward, reversed, random or random:SEED.
+    emulator_sanitize : bool
+        Build emulated kernels with AddressSanitizer and UBSan (libasan must be preloaded).
     """
 
     mode: str = "auto"
@@ -33,6 +37,8 @@ class Config:
     cpu_target: str = "numba"
     kernel_path: tuple[Path, ...] = ()
     verify_rtol: float = 2e-5
+    emulator_lane_order: str = "forward"
+    emulator_sanitize: bool = False
 
     @classmethod
     def from_environment(cls) -> Config:
@@ -43,6 +49,8 @@ class Config:
             cache_dir=Path(env.get("GNN_BACKEND_CACHE_DIR", cls.cache_dir)).expanduser(),
             cpu_target=env.get("GNN_BACKEND_CPU_TARGET", "numba"),
             kernel_path=tuple(Path(p).expanduser() for p in path.split(os.pathsep) if p),
+            emulator_lane_order=env.get("GNN_BACKEND_EMULATOR_LANE_ORDER", "forward"),
+            emulator_sanitize=env.get("GNN_BACKEND_EMULATOR_SANITIZE", "0") not in ("", "0"),
         )
 
 

@@ -1,0 +1,415 @@
+"""The one registry of what is patched: (host symbol, replacement, saved original, conditions).
+
+Adapters describe their patches declaratively, in ``gnn_backend.adapters.<host>.patches.PATCHES``,
+without importing the host. :meth:`Registry.switch` applies them to host modules that are already
+imported; an import hook applies them to those imported later. Undoing puts the very same objects
+back: what was inherited is inherited again, a ``staticmethod`` is the same ``staticmethod``.
+
+The state is process-wide, guarded by one lock. No module is ever imported while it is held, for
+the import system has locks of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import difflib
+import importlib
+import importlib.util
+import inspect
+import itertools
+import logging
+import sys
+import threading
+import types
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from gnn_backend.errors import invalid
+from gnn_backend.import_hook import ImportHook
+
+log = logging.getLogger(__name__)
+
+MODES = ("auto", "strict", "verify")
+STOCK = "__gnn_backend_stock__"  # attribute of a replacement that holds the original function
+
+
+@dataclasses.dataclass(frozen=True)
+class Patch:
+    """One replaced attribute of a host.
+
+    Attributes
+    ----------
+    host : str
+        For example ``"pyg"``.
+    module : str
+        The module that defines the attribute, ``"torch_geometric.nn.conv.gatv2_conv"``.
+    attribute : str
+        Qualified name inside it: ``"GATv2Conv.forward"`` or ``"gspmm"``.
+    layer : str
+        The name that ``include`` and ``exclude`` know it by: ``"GATv2Conv"``.
+    replacement : callable
+        Takes the original function and returns the function to put in its place; usually a
+        :class:`gnn_backend.dispatch.Dispatcher`.
+    also : tuple of str
+        Further places that hold the same object, as ``"module:attribute"``. Module-level names
+        that merely re-export a function are found without being listed.
+    """
+
+    host: str
+    module: str
+    attribute: str
+    layer: str
+    replacement: Callable[[Any], Any]
+    also: tuple[str, ...] = ()
+
+    @property
+    def symbol(self) -> str:
+        """``host.layer``, the name in profiles and messages."""
+        return f"{self.host}.{self.layer}"
+
+    @property
+    def targets(self) -> list[tuple[str, str]]:
+        """All (module, attribute) pairs to replace."""
+        further = [tuple(place.split(":", 1)) for place in self.also]
+        return [(self.module, self.attribute), *further]  # type: ignore[list-item]
+
+
+@dataclasses.dataclass(frozen=True)
+class Host:
+    """A framework: its name here, its package, and the module that lists its patches."""
+
+    name: str
+    package: str
+    patches: str
+
+
+@dataclasses.dataclass(frozen=True)
+class State:
+    """What is switched on: the mode, and the symbols that it holds for."""
+
+    mode: str
+    symbols: frozenset[str]
+
+
+@dataclasses.dataclass(frozen=True)
+class PatchInfo:
+    """One line of :func:`gnn_backend.patches`."""
+
+    host: str
+    symbol: str
+    target: str
+    active: bool
+    replaced_by: str | None
+    note: str
+
+
+@dataclasses.dataclass
+class _Binding:
+    """An applied replacement and everything needed to take it back."""
+
+    owner: Any
+    name: str
+    original: Any  # raw, as found in the owner's __dict__ or, if inherited, in a base's
+    inherited: bool
+    replacement: Any  # raw, as put into the owner's __dict__
+
+    def undo(self) -> None:
+        if vars(self.owner).get(self.name) is not self.replacement:
+            log.warning("%s.%s was replaced again by other code; it is left so",
+                        self.owner.__name__, self.name)  # fmt: skip
+        elif self.inherited:
+            delattr(self.owner, self.name)
+        else:
+            setattr(self.owner, self.name, self.original)
+
+
+@dataclasses.dataclass
+class _Frame:
+    """A state that was set, by whom, and when; the most recent one holds."""
+
+    state: State | None
+    thread: int
+    order: int
+
+
+class Registry:
+    """Known hosts, their patches, and which of them are applied."""
+
+    def __init__(self, hosts: Iterable[Host] = ()) -> None:
+        self.state: State | None = None
+        """The state in force; replaced as a whole, so it can be read without the lock."""
+        self._hosts = {host.name: host for host in hosts}
+        self._patches: dict[str, list[Patch]] = {}
+        self._bindings: dict[tuple[Patch, str, str], list[_Binding]] = {}
+        self._replacements: dict[tuple[Patch, int], Any] = {}
+        self._missing: dict[tuple[Patch, str, str], str] = {}
+        self._lock = threading.RLock()
+        self._order = itertools.count()
+        self._base = _Frame(None, 0, next(self._order))
+        self._frames: list[_Frame] = []
+        self._hook = ImportHook(self._imported)
+
+    # -- what is known ---------------------------------------------------------------------
+
+    def register_host(self, host: Host) -> None:
+        """Make a further host known; its patches are read when they are first needed."""
+        with self._lock:
+            self._hosts[host.name] = host
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Names of the known hosts."""
+        return tuple(sorted(self._hosts))
+
+    def known(self) -> list[Patch]:
+        """Return all patches of all known hosts, reading their lists at the first use."""
+        for host in list(self._hosts.values()):
+            if host.name not in self._patches:
+                patches = list(importlib.import_module(host.patches).PATCHES)
+                self._patches.setdefault(host.name, patches)
+        return [patch for name in self.hosts for patch in self._patches[name]]
+
+    def _loaded(self) -> list[Patch]:
+        return [p for patches in list(self._patches.values()) for p in patches]
+
+    def select(
+        self,
+        hosts: str | Iterable[str] | None = None,
+        include: str | Iterable[str] | None = None,
+        exclude: str | Iterable[str] | None = None,
+    ) -> frozenset[str]:
+        """Return the symbols that the arguments of ``enable`` choose.
+
+        Raises
+        ------
+        InvalidArgument
+            If a host or a layer name is unknown; the message lists those that exist.
+        """
+        chosen = set(self.hosts) if hosts is None else _names(hosts)
+        for host in chosen - set(self.hosts):
+            raise invalid("hosts", "unknown host", repr(host), f"of {', '.join(self.hosts)}")
+        patches = self.known()
+        symbols = {p.symbol for p in patches if p.host in chosen}
+        if include is not None:
+            symbols &= _matching("include", include, patches)
+        if exclude is not None:
+            symbols -= _matching("exclude", exclude, patches)
+        return frozenset(symbols)
+
+    # -- switching -------------------------------------------------------------------------
+
+    def switch(self, state: State | None) -> None:
+        """Set the state: of this thread's innermost :meth:`scope`, or else of the process."""
+        self._settle()
+        with self._lock:
+            mine = [f for f in self._frames if f.thread == threading.get_ident()]
+            frame = mine[-1] if mine else self._base
+            frame.state, frame.order = state, next(self._order)
+            self._update()
+        self._resolve()
+
+    @contextlib.contextmanager
+    def scope(self, state: State | None) -> Iterator[None]:
+        """Set the state inside a ``with`` block.
+
+        On leaving it the most recent state still in force holds again: blocks of several threads
+        may overlap in any way, and the last to leave finds what was there before the first.
+        """
+        self._settle()
+        with self._lock:
+            frame = _Frame(state, threading.get_ident(), next(self._order))
+            self._frames.append(frame)
+            self._update()
+        self._resolve()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._frames = [f for f in self._frames if f is not frame]
+                self._update()
+
+    def _update(self) -> None:
+        """Make hook and bindings agree with the most recent state. The lock is held."""
+        self.state = max([self._base, *self._frames], key=lambda frame: frame.order).state
+        loaded = self._loaded()
+        wanted = [p for p in loaded if self.state and p.symbol in self.state.symbols]
+        modules = {module for patch in wanted for module, _ in patch.targets}
+        self._hook.watch(modules | {self._hosts[p.host].package for p in wanted})
+        self._undo([p for p in loaded if p not in wanted])
+        self._apply(wanted)
+
+    def _apply(self, patches: list[Patch]) -> None:
+        renamed: dict[int, tuple[Any, Any]] = {}
+        for patch in patches:
+            for module, attribute in patch.targets:
+                binding = self._bind(patch, module, attribute)
+                if binding is not None and isinstance(binding.owner, types.ModuleType):
+                    renamed[id(binding.original)] = (binding.original, binding.replacement)
+        _rename_everywhere(renamed)
+
+    def _bind(self, patch: Patch, module: str, attribute: str) -> _Binding | None:
+        """Put one replacement in place, unless it is there or its module is not ready."""
+        key = (patch, module, attribute)
+        if module not in sys.modules:
+            return None
+        *path, name = attribute.split(".")
+        owner: Any = sys.modules[module]
+        try:
+            for part in path:
+                owner = getattr(owner, part)
+            raw = inspect.getattr_static(owner, name)
+        except AttributeError:
+            self._note_missing(key, module, attribute)
+            return None
+        bindings = self._bindings.setdefault(key, [])
+        if any(b.owner is owner for b in bindings):
+            return None
+        binding = _Binding(owner, name, raw, name not in vars(owner), self._replace(patch, raw))
+        setattr(owner, name, binding.replacement)
+        bindings.append(binding)
+        self._missing.pop(key, None)
+        return binding
+
+    def _replace(self, patch: Patch, raw: Any) -> Any:
+        """Build the replacement of `raw` once, whatever the number of places that hold it."""
+        key = (patch, id(raw))
+        if key not in self._replacements:
+            wrapper = type(raw) if isinstance(raw, (staticmethod, classmethod)) else None
+            function = stock(raw.__func__ if wrapper else raw)
+            new = patch.replacement(function)
+            with contextlib.suppress(AttributeError):
+                setattr(new, STOCK, function)
+            self._replacements[key] = (wrapper(new) if wrapper else new, raw)
+        return self._replacements[key][0]
+
+    def _undo(self, patches: list[Patch]) -> None:
+        renamed: dict[int, tuple[Any, Any]] = {}
+        for patch in patches:
+            for module, attribute in patch.targets:
+                for binding in reversed(self._bindings.pop((patch, module, attribute), [])):
+                    binding.undo()
+                    if isinstance(binding.owner, types.ModuleType):
+                        renamed[id(binding.replacement)] = (binding.replacement, binding.original)
+        _rename_everywhere(renamed)
+
+    def _note_missing(self, key: tuple[Patch, str, str], module: str, attribute: str) -> None:
+        if _initializing(module) or key in self._missing:
+            return
+        self._missing[key] = f"{module} has no {attribute}; this version of the host is unknown"
+        warnings.warn(f"{key[0].symbol} is not accelerated: {self._missing[key]}", stacklevel=2)
+
+    # -- imports ---------------------------------------------------------------------------
+
+    def _imported(self, module: str) -> None:
+        """Apply what waits for `module`; called by the import hook once its body has run."""
+        with self._lock:
+            if self.state is None:
+                return
+            self._update()
+        self._resolve()
+
+    def _settle(self) -> None:
+        """Wait for host modules that another thread is importing at this moment."""
+        for patch in self._loaded():
+            for module, _ in patch.targets:
+                if _initializing(module):
+                    importlib.import_module(module)
+
+    def _resolve(self) -> None:
+        """Import what replacements only name, once their host is there. No lock is held."""
+        state = self.state
+        for patch in self._loaded() if state else ():
+            package = self._hosts[patch.host].package
+            resolve = getattr(patch.replacement, "resolve", None)
+            if resolve and package in sys.modules and not _initializing(package):
+                resolve()
+
+    # -- reporting -------------------------------------------------------------------------
+
+    def describe(self) -> list[PatchInfo]:
+        """Return one entry for each place that is or could be patched."""
+        rows = []
+        patches = self.known()
+        with self._lock:
+            for patch in patches:
+                for module, attribute in patch.targets:
+                    key = (patch, module, attribute)
+                    bindings = self._bindings.get(key)
+                    new = bindings[-1].replacement if bindings else None
+                    note = self._missing.get(key) or ("" if bindings else self._why_not(patch))
+                    rows.append(
+                        PatchInfo(patch.host, patch.symbol, f"{module}.{attribute}",
+                                  bool(bindings), _where(patch) if new else None, note)
+                    )  # fmt: skip
+        return rows
+
+    def _why_not(self, patch: Patch) -> str:
+        if self.state is None:
+            return "disabled"
+        if patch.symbol not in self.state.symbols:
+            return "excluded"
+        package = self._hosts[patch.host].package
+        if package in sys.modules or importlib.util.find_spec(package) is not None:
+            return "not imported yet"
+        return "not installed"
+
+
+def stock(function: Any) -> Any:
+    """Return the host's own function behind a replacement (or `function` itself)."""
+    return getattr(function, STOCK, function)
+
+
+def _names(value: str | Iterable[str]) -> set[str]:
+    return {value} if isinstance(value, str) else set(value)
+
+
+def _matching(argument: str, names: str | Iterable[str], patches: list[Patch]) -> set[str]:
+    by_name: dict[str, set[str]] = {}
+    for patch in patches:
+        for name in (patch.layer, patch.symbol):
+            by_name.setdefault(name, set()).add(patch.symbol)
+    for name in sorted(_names(names) - set(by_name)):
+        known = ", ".join(sorted({p.symbol for p in patches})) or "no layer is known"
+        close = difflib.get_close_matches(name, by_name, n=1)
+        fix = f"Did you mean {close[0]!r}?" if close else ""
+        raise invalid(argument, "unknown layer", repr(name), f"names among {known}", fix)
+    return set().union(*(by_name[name] for name in _names(names)))
+
+
+def _initializing(module: str) -> bool:
+    spec = getattr(sys.modules.get(module), "__spec__", None)
+    return bool(getattr(spec, "_initializing", False))
+
+
+def _where(patch: Patch) -> str:
+    fast = getattr(patch.replacement, "fast", patch.replacement)
+    if isinstance(fast, str):
+        return fast.replace(":", ".")
+    return f"{fast.__module__}.{getattr(fast, '__qualname__', type(fast).__qualname__)}"
+
+
+def _rename_everywhere(renamed: dict[int, tuple[Any, Any]]) -> None:
+    """Rebind module globals that hold one of the old objects, ``from x import f`` being a copy.
+
+    Modules of this package are left alone: they hold originals on purpose.
+    """
+    if not renamed:
+        return
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] == "gnn_backend" or not isinstance(module, types.ModuleType):
+            continue
+        for key, value in list(vars(module).items()):
+            old_new = renamed.get(id(value))
+            if old_new is not None and value is old_new[0]:
+                setattr(module, key, old_new[1])
+
+
+registry = Registry(
+    [
+        Host("dgl", "dgl", "gnn_backend.adapters.dgl.patches"),
+        Host("pyg", "torch_geometric", "gnn_backend.adapters.pyg.patches"),
+    ]
+)
+"""The registry of this process."""

@@ -1,0 +1,96 @@
+"""Why a call runs the stock code: stable codes, each with an explanation and a remedy."""
+
+from __future__ import annotations
+
+from gnn_backend.errors import invalid
+
+REASONS: dict[str, str] = {
+    # Numbers
+    "dtype-float64": "There is no float64 kernel on CUDA; use float32, or keep the tensors on the "
+    "CPU, where float64 is fused.",
+    "dtype-unsupported": "The tensors' dtype has no kernel; use float32, bfloat16 or float16.",
+    "dtype-mixed": "Inputs and parameters have different dtypes; cast them to one dtype, or use "
+    "torch.autocast.",
+    "head-dim": "The head dimension is outside 1..1024; split it over more heads.",
+    "too-small": "The graph has fewer edges than GNN_BACKEND_MIN_EDGES; lower that setting.",
+    "empty": "The graph or a feature tensor is empty, so there is nothing to fuse; the stock code "
+    "answers.",
+    "device": "The tensors are on a device that has no kernels; move them to the CPU or to CUDA.",
+    "device-mixed": "Graph, features and parameters are on different devices; move them to one.",
+    # Layer options
+    "edge-features": "Edge features enter the attention score, which is not fused yet; the layer "
+    "is exact without edge_dim / edge_attr only.",
+    "edge-weight": "Edge weights are given, which this layer's kernel does not take yet.",
+    "attention-dropout": "Attention dropout is active, which is not fused yet; call eval(), or set "
+    "the dropout probability to 0.",
+    "returns-attention": "The attention weights are to be returned, so they have to be "
+    "written for each edge; do not ask for them where they are not needed.",
+    "aggr-changed": "The layer's aggregation is not the one that its kernel computes; use the "
+    "layer's default aggr.",
+    "flow": "flow='target_to_source' is not fused; use the default flow.",
+    "decomposed": "decomposed_layers > 1 splits the features; use decomposed_layers=1.",
+    "fill-value": "This fill_value for self-loop edge features is not fused.",
+    "node-dim": "node_dim is not -2, so nodes do not lie along the rows; use the default.",
+    "input-form": "The inputs have a form that the fused path does not read; pass tensors, or a "
+    "pair of tensors.",
+    "size-argument": "An explicit size= argument is not read by the fused path; leave it out.",
+    # Customised layers
+    "overridden-message": "A subclass overrides a step that the kernel replaces (message, "
+    "aggregate, update, propagate or edge_update); the fused path would skip it.",
+    "overridden-forward": "The layer's own forward replaces the stock one; enable() still reaches "
+    "the stock forward where it is called with super().",
+    "subclass": "The layer is a subclass whose changes the fused path cannot honour; use the "
+    "stock class.",
+    "parametrized": "A parameter or submodule was replaced by one of another kind.",
+    "explain-on": "The layer is in explanation mode, which needs the message of each edge; leave "
+    "explanation mode to accelerate it.",
+    "hooks": "Hooks on propagate, message, aggregate or edge_update want the edge-wise values; "
+    "remove them to accelerate the layer.",
+    # Hosts and graphs
+    "graph-type": "The graph is given in a form that the fused path does not read; pass a "
+    "DGLGraph, or an edge_index tensor, for example.",
+    "dgl-restricted-format": "The graph's sparse formats are restricted, so its CSR may not be "
+    "built; create it without .formats(...).",
+    "dgl-no-cuda": "DGL was built without CUDA, so its graph lives on the CPU while the features "
+    "do not; keep both on the CPU.",
+    "no-cupy": "CuPy is not installed, so CUDA kernels cannot be loaded; install "
+    "gnn_backend[cuda12] or gnn_backend[cuda13].",
+    "no-numba": "Numba cannot be imported, so there are no CPU kernels; install numba and tbb.",
+    "no-kernel": "This layer has no fused path yet; it runs the stock code.",
+    # Modes of execution
+    "disabled": "Acceleration is off; call gnn_backend.enable().",
+    "double-backward": "A gradient of a gradient is asked for, which the kernels do not compute; "
+    "use the stock layer under gnn_backend.disabled().",
+    "grad-mode": "A gradient is wanted for something that the kernel treats as a constant.",
+    "transforms": "A torch.func transform (vmap, jvp, functional grad) is active; the kernels have "
+    "no batching or forward-mode rule.",
+    "scripted": "The layer runs under TorchScript, which compiles the stock code.",
+    "compile-failed": "A kernel did not compile; see the warning for the compiler's log, and run "
+    "`python -m gnn_backend doctor`.",
+    "not-called": "The sample call did not reach this layer.",
+}
+
+
+def explain(code: str) -> str:
+    """Return the explanation of a reason code, with its remedy.
+
+    Raises
+    ------
+    InvalidArgument
+        If `code` is not registered.
+    """
+    if code not in REASONS:
+        raise invalid("reason", "unknown code", repr(code), f"one of {', '.join(sorted(REASONS))}")
+    return REASONS[code]
+
+
+def register(code: str, explanation: str) -> None:
+    """Add a reason code, for an adapter kept outside this package.
+
+    Raises
+    ------
+    InvalidArgument
+        If `code` is already registered with another explanation.
+    """
+    if REASONS.setdefault(code, explanation) != explanation:
+        raise invalid("code", "already registered", repr(code), "a new code", "Choose another.")

@@ -1,0 +1,244 @@
+"""Running the stock and the fused code on the same numbers, and comparing what comes out."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gnn_backend.config import get_config
+from gnn_backend.errors import VerificationError
+
+SEED = 0  # of the cotangent
+RTOL = {torch.float64: 1e-10, torch.float16: 1e-2, torch.bfloat16: 8e-2}
+"""Largest relative difference accepted by dtype; float32 has ``config.verify_rtol``."""
+
+
+@dataclasses.dataclass
+class Run:
+    """What one side computed: the result, its float tensors and its gradients, by name."""
+
+    result: Any
+    outputs: dict[str, Tensor]
+    gradients: dict[str, Tensor | None]
+
+
+def run_both(
+    symbol: str,
+    original: Callable[..., Any],
+    fast: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+) -> Any:
+    """Run both with the same random state, compare, and return the fused result.
+
+    Outputs are compared at once, and, where a gradient can be asked for, the gradients of the
+    inputs and parameters for one seeded cotangent. Nobody's ``.grad`` is touched; the random
+    state is left as the stock code leaves it, buffers as the fused code does.
+
+    Raises
+    ------
+    VerificationError
+        Naming the tensor, its worst element, both values and the tolerance.
+    """
+    names = argument_names(original, args, kwargs)
+    module = args[0] if args and isinstance(args[0], torch.nn.Module) else None
+    before = random_state()
+    with preserved_buffers(module):
+        reference = run(original, module, args, kwargs, names)
+    after = random_state()
+    set_random_state(before)
+    ours = run(fast, module, args, kwargs, names)
+    set_random_state(after)
+    check(symbol, "output", reference.outputs, ours.outputs)
+    check(symbol, "gradient of", reference.gradients, ours.gradients)
+    return ours.result
+
+
+def run(
+    function: Callable[..., Any],
+    module: torch.nn.Module | None,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    names: list[str],
+) -> Run:
+    """Call `function` on aliases of its arguments and differentiate it towards them.
+
+    The aliases stay connected to the caller's tensors, so the result can be used further, but a
+    gradient towards one of them does not run through what produced the others.
+    """
+    sources: dict[str, Tensor] = {}
+
+    def alias(name: str, value: Any) -> Any:
+        if not isinstance(value, Tensor) or not value.requires_grad:
+            return value
+        sources[name] = value.view_as(value)
+        return sources[name]
+
+    grad = torch.is_grad_enabled()
+    if grad:
+        args = tuple(_map(n, a, alias) for n, a in zip(names, args, strict=False))
+        kwargs = {k: _map(k, v, alias) for k, v in kwargs.items()}
+        sources.update(parameters(module))
+    result = function(*args, **kwargs)
+    outputs = float_tensors("out", result)
+    return Run(result, outputs, gradients(outputs, sources) if grad else {})
+
+
+def parameters(module: torch.nn.Module | None) -> dict[str, Tensor]:
+    """Parameters of `module` that want a gradient, by name."""
+    if module is None:
+        return {}
+    return {name: p for name, p in module.named_parameters() if p.requires_grad}
+
+
+def gradients(
+    outputs: Mapping[str, Tensor], sources: Mapping[str, Tensor]
+) -> dict[str, Tensor | None]:
+    """Gradients of a seeded normal combination of `outputs` towards `sources`.
+
+    The autograd graph is kept and no ``.grad`` is written. A source that no output depends on
+    has the gradient ``None``.
+    """
+    ends = [t for t in outputs.values() if t.requires_grad]
+    if not ends or not sources:
+        return dict.fromkeys(sources)
+    found = torch.autograd.grad(
+        ends,
+        list(sources.values()),
+        [cotangent(t, SEED + k) for k, t in enumerate(ends)],
+        retain_graph=True,
+        allow_unused=True,
+    )
+    return dict(zip(sources, found, strict=True))
+
+
+def cotangent(like: Tensor, seed: int) -> Tensor:
+    """Standard normal numbers, the same on every device and in every dtype up to rounding."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(like.shape, generator=generator).to(like)
+
+
+def check(
+    symbol: str,
+    what: str,
+    reference: Mapping[str, Tensor | None],
+    ours: Mapping[str, Tensor | None],
+) -> None:
+    """Raise VerificationError where two sets of tensors differ by more than the tolerance."""
+    if reference.keys() != ours.keys():
+        raise VerificationError(
+            f"{symbol}: {what}: the fused code gives {sorted(ours)}, stock {sorted(reference)}."
+        )
+    for name, expected in reference.items():
+        _check_one(symbol, f"{what} {name}", expected, ours[name])
+
+
+def _check_one(symbol: str, what: str, expected: Tensor | None, got: Tensor | None) -> None:
+    if expected is None and got is None:
+        return
+    expected, got = _none_as_zero(expected, got)
+    if expected.shape != got.shape or expected.dtype != got.dtype:
+        raise VerificationError(
+            f"{symbol}: {what} has shape {tuple(got.shape)} and dtype {got.dtype}; "
+            f"stock gives {tuple(expected.shape)} and {expected.dtype}."
+        )
+    tolerance = RTOL.get(expected.dtype, get_config().verify_rtol)
+    difference, scale = difference_and_scale(expected, got)
+    if difference.numel() == 0 or bool((difference <= tolerance * scale).all()):
+        return
+    worst = int(difference.flatten().argmax())
+    index = tuple(int(i) for i in torch.unravel_index(torch.tensor(worst), expected.shape))
+    raise VerificationError(
+        f"{symbol}: {what} differs, worst at {index}: fused {got[index].item():.9g}, stock "
+        f"{expected[index].item():.9g}; difference {difference[index].item():.3g}, tolerance "
+        f"{tolerance * scale:.3g} ({tolerance:g} of the largest stock value {scale:.3g})."
+    )
+
+
+def difference_and_scale(expected: Tensor, got: Tensor) -> tuple[Tensor, float]:
+    """Return |difference| in float64 and the largest finite |expected|.
+
+    NaN against NaN and an infinity against the same infinity count as equal; against anything
+    else they differ by infinity.
+    """
+    a, b = expected.detach().double(), got.detach().double()
+    difference = (a - b).abs()
+    special = ~(torch.isfinite(a) & torch.isfinite(b))
+    same = (a == b) | (a.isnan() & b.isnan())
+    difference = torch.where(special, torch.where(same, 0.0, torch.inf), difference)
+    finite = a[torch.isfinite(a)].abs()
+    return difference, float(finite.max()) if finite.numel() else 0.0
+
+
+def _none_as_zero(a: Tensor | None, b: Tensor | None) -> tuple[Tensor, Tensor]:
+    if a is None:
+        assert b is not None
+        return torch.zeros_like(b), b
+    return a, torch.zeros_like(a) if b is None else b
+
+
+def float_tensors(name: str, value: Any) -> dict[str, Tensor]:
+    """The floating-point tensors in a nest of tuples, lists and dicts, by name."""
+    found: dict[str, Tensor] = {}
+
+    def note(name: str, value: Any) -> Any:
+        if isinstance(value, Tensor) and value.is_floating_point():
+            found[name] = value
+        return value
+
+    _map(name, value, note)
+    return found
+
+
+def _map(name: str, value: Any, function: Callable[[str, Any], Any]) -> Any:
+    """Rebuild a nest of tuples, lists and dicts with `function` applied to the leaves."""
+    if type(value) in (tuple, list):
+        return type(value)(_map(f"{name}[{k}]", v, function) for k, v in enumerate(value))
+    if type(value) is dict:
+        return {k: _map(f"{name}[{k!r}]", v, function) for k, v in value.items()}
+    return function(name, value)
+
+
+def argument_names(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> list[str]:
+    """Names of the positional arguments, from the signature."""
+    with contextlib.suppress(TypeError, ValueError):
+        bound = inspect.signature(function).bind(*args, **kwargs)
+        names = [n for n in bound.signature.parameters if n not in kwargs]
+        if len(names) >= len(args):
+            return names[: len(args)]
+    return [f"arg{k}" for k in range(len(args))]
+
+
+def random_state() -> tuple[Tensor, list[Tensor]]:
+    """State of torch's CPU generator, and of the CUDA ones if CUDA is in use."""
+    cuda = torch.cuda.is_available() and torch.cuda.is_initialized()
+    return torch.get_rng_state(), torch.cuda.get_rng_state_all() if cuda else []
+
+
+def set_random_state(state: tuple[Tensor, list[Tensor]]) -> None:
+    """Put back what :func:`random_state` returned."""
+    cpu, cuda = state
+    torch.set_rng_state(cpu)
+    if cuda:
+        torch.cuda.set_rng_state_all(cuda)
+
+
+@contextlib.contextmanager
+def preserved_buffers(module: torch.nn.Module | None) -> Iterator[None]:
+    """Put the values of the module's buffers back on leaving the ``with`` block."""
+    buffers = list(module.buffers()) if module is not None else []
+    saved = [b.clone() for b in buffers]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for buffer, value in zip(buffers, saved, strict=True):
+                buffer.copy_(value)

@@ -1,0 +1,207 @@
+"""Graphs for tests, benchmarks and examples: one seeded generator and one loader of npz files."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from gnn_backend.errors import invalid
+
+#: Heavy-tailed graphs by name: (nodes, edges).
+NAMED_GRAPHS: dict[str, tuple[int, int]] = {
+    "arxiv-like": (169_343, 2_315_598),
+    "reddit-like": (232_965, 114_615_892),
+    "products-like": (2_449_029, 123_718_280),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class GraphData:
+    """A homogeneous graph with whatever its file says about the nodes.
+
+    Attributes
+    ----------
+    name : str
+        File stem, or the name of a generated graph.
+    edge_index : Tensor
+        int64 [2, E]; row 0 the sources, row 1 the destinations.
+    num_nodes : int
+    x : Tensor or None
+        float32 [N, F] node features.
+    y : Tensor or None
+        int64 [N] labels.
+    splits : dict of str to Tensor
+        Boolean [N] masks under "train", "val" and "test", as far as the file has them.
+    """
+
+    name: str
+    edge_index: torch.Tensor
+    num_nodes: int
+    x: torch.Tensor | None = None
+    y: torch.Tensor | None = None
+    splits: dict[str, torch.Tensor] = dataclasses.field(default_factory=dict)
+
+    @property
+    def num_edges(self) -> int:
+        return int(self.edge_index.shape[1])
+
+    def to(self, device: torch.device | str) -> GraphData:
+        """Copy of this graph whose edges and features are on ``device``."""
+        moved = {k: v.to(device) for k, v in self.splits.items()}
+        x = None if self.x is None else self.x.to(device)
+        y = None if self.y is None else self.y.to(device)
+        edge_index = self.edge_index.to(device)
+        return dataclasses.replace(self, edge_index=edge_index, x=x, y=y, splits=moved)
+
+
+def rmat(
+    num_nodes: int,
+    num_edges: int,
+    *,
+    quadrants: tuple[float, float, float] = (0.57, 0.19, 0.19),
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+) -> torch.Tensor:
+    """Recursive-matrix graph: a directed multigraph with heavy-tailed degrees.
+
+    Every bit of an edge's (source, destination) pair is drawn from the quadrant probabilities
+    (a, b, c, 1-a-b-c); node ids are permuted, so that hubs are spread, and folded into
+    ``num_nodes``.
+
+    Parameters
+    ----------
+    num_nodes, num_edges : int
+    quadrants : (a, b, c)
+        a keeps both bits 0, b sets the destination's bit, c the source's.
+    seed : int
+    device : torch.device or str
+        Where the graph is drawn; the random stream of CPU and CUDA differ.
+
+    Returns
+    -------
+    Tensor
+        int64 [2, num_edges] on ``device``.
+    """
+    if num_nodes < 1 or num_edges < 0:
+        raise invalid("num_nodes, num_edges", "not a graph", (num_nodes, num_edges), ">= 1, >= 0")
+    a, b, c = quadrants
+    generator = torch.Generator(device=device).manual_seed(seed)
+    edges = torch.zeros(2, num_edges, dtype=torch.int64, device=device)
+    bits = (num_nodes - 1).bit_length()
+    for _ in range(bits):
+        draw = torch.rand(num_edges, device=device, generator=generator)
+        edges.mul_(2)
+        edges[0] += draw >= a + b
+        edges[1] += ((draw >= a) & (draw < a + b)) | (draw >= a + b + c)
+    ids = torch.randperm(1 << bits, device=device, generator=generator)
+    for end in range(2):
+        edges[end] = ids[edges[end]] % num_nodes
+    return edges
+
+
+def uniform(num_src: int, num_dst: int, num_edges: int, *, seed: int = 0) -> torch.Tensor:
+    """Bipartite multigraph with independent uniform endpoints: int64 [2, num_edges] on the CPU."""
+    generator = torch.Generator().manual_seed(seed)
+    src = torch.randint(num_src, (num_edges,), generator=generator)
+    dst = torch.randint(num_dst, (num_edges,), generator=generator)
+    return torch.stack([src, dst])
+
+
+def load_npz(path: str | Path) -> GraphData:
+    """Read a graph from an npz file.
+
+    The file holds ``edge_index`` [2, E] (any integer type) and, as it likes, ``num_nodes``, ``x``
+    [N, F] (or its CSR parts ``x_indptr``, ``x_indices``, ``x_data``, ``x_dim``), ``y`` [N] and
+    for each of train, val, test a ``*_mask`` [N] or ``*_idx``.
+
+    Raises
+    ------
+    InvalidArgument
+        If there is no such file, it is not an npz, or ``edge_index`` is missing or malformed.
+    """
+    path = Path(path)
+    if not path.is_file():
+        known = ", ".join(NAMED_GRAPHS)
+        raise invalid("graph", "no such file", str(path), f"an npz file or one of {known}")
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            fields = {key: archive[key] for key in archive.files}
+    except (ValueError, OSError, AttributeError) as error:
+        raise invalid("graph", "not an npz archive", f"{path} ({error})", "numpy.savez output")
+    return _from_fields(path.stem, fields)
+
+
+def load(name_or_path: str, *, device: torch.device | str = "cpu", seed: int = 0) -> GraphData:
+    """Graph by name (see ``NAMED_GRAPHS``; drawn on ``device``) or from an npz file."""
+    if name_or_path in NAMED_GRAPHS:
+        nodes, edges = NAMED_GRAPHS[name_or_path]
+        return GraphData(name_or_path, rmat(nodes, edges, seed=seed, device=device), nodes)
+    return load_npz(name_or_path).to(device)
+
+
+def sample_edges(graph: GraphData, num_edges: int, *, seed: int = 0) -> GraphData:
+    """Subgraph of ``num_edges`` edges drawn without replacement, with the nodes they touch.
+
+    Edges keep their order, nodes theirs; features, labels and masks follow their nodes.
+    """
+    if graph.num_edges <= num_edges:
+        return graph
+    generator = torch.Generator().manual_seed(seed)
+    chosen = torch.randperm(graph.num_edges, generator=generator)[:num_edges].sort().values
+    edges = graph.edge_index[:, chosen.to(graph.edge_index.device)]
+    nodes, compact = edges.unique(return_inverse=True)
+    return dataclasses.replace(
+        graph,
+        edge_index=compact,
+        num_nodes=int(nodes.numel()),
+        x=None if graph.x is None else graph.x[nodes],
+        y=None if graph.y is None else graph.y[nodes],
+        splits={key: mask[nodes] for key, mask in graph.splits.items()},
+    )
+
+
+def _from_fields(name: str, fields: dict[str, np.ndarray]) -> GraphData:
+    edges = fields.get("edge_index")
+    if edges is None or edges.ndim != 2 or edges.shape[0] != 2 or edges.dtype.kind not in "iu":
+        got = sorted(fields) if edges is None else f"{edges.dtype} {list(edges.shape)}"
+        raise invalid("graph", "no usable edge_index", got, "an integer array [2, E]")
+    top = int(edges.max()) + 1 if edges.size else 0
+    num_nodes = int(fields["num_nodes"]) if "num_nodes" in fields else top
+    if edges.size and (int(edges.min()) < 0 or top > num_nodes):
+        seen = f"ids {int(edges.min())}..{top - 1}"
+        raise invalid("edge_index", "node id out of range", seen, f"0..{num_nodes - 1}")
+    x, y = _features(fields, num_nodes), fields.get("y")
+    return GraphData(
+        name,
+        torch.from_numpy(edges.astype(np.int64)),
+        num_nodes,
+        x=None if x is None else torch.from_numpy(x),
+        y=None if y is None else torch.from_numpy(y.astype(np.int64)),
+        splits=_split_masks(fields, num_nodes),
+    )
+
+
+def _features(fields: dict[str, np.ndarray], num_nodes: int) -> np.ndarray | None:
+    if "x" in fields:
+        return fields["x"].astype(np.float32)
+    if "x_indptr" not in fields:
+        return None
+    dense = np.zeros((num_nodes, int(fields["x_dim"])), np.float32)
+    rows = np.repeat(np.arange(num_nodes), np.diff(fields["x_indptr"]))
+    dense[rows, fields["x_indices"]] = fields["x_data"]
+    return dense
+
+
+def _split_masks(fields: dict[str, np.ndarray], num_nodes: int) -> dict[str, torch.Tensor]:
+    masks = {}
+    for part in ("train", "val", "test"):
+        if f"{part}_mask" in fields:
+            masks[part] = torch.from_numpy(fields[f"{part}_mask"].astype(bool))
+        elif f"{part}_idx" in fields:
+            mask = np.zeros(num_nodes, bool)
+            mask[fields[f"{part}_idx"]] = True
+            masks[part] = torch.from_numpy(mask)
+    return masks

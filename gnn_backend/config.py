@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+from gnn_backend.errors import invalid
+
+CHOICES = {
+    "mode": ("auto", "strict", "verify"),
+    "cpu_target": ("numba", "emulator"),
+    "log": ("debug", "info", "warning", "error"),
+}
 
 
 @dataclasses.dataclass
@@ -17,19 +26,30 @@ class Config:
     Attributes
     ----------
     mode : {"auto", "strict", "verify"}
-        What an ineligible call does: fall back, raise, or run both and compare.
+        What ``enable()`` without a mode uses. ``GNN_BACKEND_MODE``.
     cache_dir : Path
-        Where compiled kernels are kept.
+        Where compiled kernels are kept. ``GNN_BACKEND_CACHE_DIR``.
     cpu_target : {"numba", "emulator"}
-        Where operators on CPU tensors run.
+        Where operators on CPU tensors run. ``GNN_BACKEND_CPU_TARGET``.
     kernel_path : tuple of Path
         Further directories with prebuilt cubins, searched before the compiler is asked.
+        ``GNN_BACKEND_KERNEL_PATH``, separated as in ``PATH``.
     verify_rtol : float
         Largest relative difference that ``mode="verify"`` accepts for float32.
+        ``GNN_BACKEND_VERIFY_RTOL``.
+    min_edges : int
+        Graphs with fewer edges run the stock code (reason ``too-small``).
+        ``GNN_BACKEND_MIN_EDGES``.
+    log : {"debug", "info", "warning", "error"}
+        Level of the ``gnn_backend`` logger. ``GNN_BACKEND_LOG``.
+    test_data : Path or None
+        Folder of larger graphs, for tests only. ``GNN_BACKEND_TEST_DATA``.
     emulator_lane_order : str
         Order in which the emulator runs lanes: forward, reversed, random or random:SEED.
+        ``GNN_BACKEND_EMULATOR_LANE_ORDER``.
     emulator_sanitize : bool
-        Build emulated kernels with AddressSanitizer and UBSan (libasan must be preloaded).
+        Build emulated kernels with AddressSanitizer and UBSan, whose libraries must be preloaded.
+        ``GNN_BACKEND_EMULATOR_SANITIZE`` (0 or 1).
     """
 
     mode: str = "auto"
@@ -37,24 +57,68 @@ class Config:
     cpu_target: str = "numba"
     kernel_path: tuple[Path, ...] = ()
     verify_rtol: float = 2e-5
+    min_edges: int = 0
+    log: str = "warning"
+    test_data: Path | None = None
     emulator_lane_order: str = "forward"
     emulator_sanitize: bool = False
 
-    @classmethod
-    def from_environment(cls) -> Config:
-        env = os.environ
-        path = env.get("GNN_BACKEND_KERNEL_PATH", "")
-        return cls(
-            mode=env.get("GNN_BACKEND_MODE", "auto"),
-            cache_dir=Path(env.get("GNN_BACKEND_CACHE_DIR", cls.cache_dir)).expanduser(),
-            cpu_target=env.get("GNN_BACKEND_CPU_TARGET", "numba"),
-            kernel_path=tuple(Path(p).expanduser() for p in path.split(os.pathsep) if p),
-            emulator_lane_order=env.get("GNN_BACKEND_EMULATOR_LANE_ORDER", "forward"),
-            emulator_sanitize=env.get("GNN_BACKEND_EMULATOR_SANITIZE", "0") not in ("", "0"),
-        )
+    def __post_init__(self) -> None:
+        for name, choices in CHOICES.items():
+            value = getattr(self, name)
+            if value not in choices:
+                raise invalid(name, "unknown value", repr(value), f"one of {', '.join(choices)}")
+        if not self.verify_rtol > 0:
+            raise invalid("verify_rtol", "not positive", self.verify_rtol, "a number above 0")
+        if self.min_edges < 0:
+            raise invalid("min_edges", "negative", self.min_edges, "a count of edges")
 
+    @classmethod
+    def from_environment(cls, env: Mapping[str, str] | None = None) -> Config:
+        """Read the variables ``GNN_BACKEND_<FIELD>``; an empty one counts as unset.
+
+        Raises
+        ------
+        InvalidArgument
+            Naming the variable, if its value is not one of the accepted ones.
+        """
+        env = os.environ if env is None else env
+        settings: dict[str, Any] = {}
+        for name, parse in _PARSERS.items():
+            variable = f"GNN_BACKEND_{name.upper()}"
+            if text := env.get(variable, ""):
+                try:
+                    settings[name] = parse(text)
+                    cls(**{name: settings[name]})
+                except ValueError as error:
+                    raise invalid(variable, str(error).rstrip("."), repr(text),
+                                  "an accepted value") from None  # fmt: skip
+        return cls(**settings)
+
+
+def _path(text: str) -> Path:
+    return Path(text).expanduser()
+
+
+def _paths(text: str) -> tuple[Path, ...]:
+    return tuple(_path(part) for part in text.split(os.pathsep) if part)
+
+
+_PARSERS = {
+    "mode": str,
+    "cache_dir": _path,
+    "cpu_target": str,
+    "kernel_path": _paths,
+    "verify_rtol": float,
+    "min_edges": int,
+    "log": str.lower,
+    "test_data": _path,
+    "emulator_lane_order": str,
+    "emulator_sanitize": lambda text: bool(int(text)),
+}
 
 config = Config.from_environment()
+logging.getLogger("gnn_backend").setLevel(config.log.upper())
 
 
 def get_config() -> Config:
@@ -64,7 +128,17 @@ def get_config() -> Config:
 
 @contextlib.contextmanager
 def override(**settings: Any) -> Iterator[Config]:
-    """Change settings inside a ``with`` block; they are put back on leaving it."""
+    """Change settings inside a ``with`` block; they are put back on leaving it.
+
+    Raises
+    ------
+    InvalidArgument
+        If a setting is unknown or its value is not accepted.
+    """
+    unknown = set(settings) - {field.name for field in dataclasses.fields(Config)}
+    if unknown:
+        raise invalid("settings", "unknown", ", ".join(sorted(unknown)), "fields of Config")
+    dataclasses.replace(config, **settings)  # checks the values
     saved = {name: getattr(config, name) for name in settings}
     for name, value in settings.items():
         setattr(config, name, value)

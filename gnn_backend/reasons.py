@@ -55,6 +55,7 @@ REASONS: dict[str, str] = {
     "do not; keep both on the CPU.",
     "no-cupy": "CuPy is not installed, so CUDA kernels cannot be loaded; install "
     "gnn_backend[cuda12] or gnn_backend[cuda13].",
+    "no-compiler": "There is no C++ compiler on the PATH, which the emulator needs; install g++.",
     "no-numba": "Numba cannot be imported, so there are no CPU kernels; install numba and tbb.",
     "no-kernel": "This layer has no fused path yet; it runs the stock code.",
     # Modes of execution

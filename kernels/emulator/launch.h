@@ -1,29 +1,81 @@
 // Launches: stacks, shared memory, and the loop over the blocks of a grid.
 #pragma once
 
+#include <stdlib.h>
+
 #include "scheduler.h"
 
 namespace gnnb_emu {
 
-// One __shared__ variable: its own allocation, so that AddressSanitizer sees its bounds.
-struct SharedBlock {
-  SharedBlock* next;
+// A __shared__ variable's memory. Each has its own allocation, so that AddressSanitizer sees its
+// bounds, and is filled with poison before every block.
+struct SharedMemory {
+  SharedMemory* next;
   void* data;
   size_t bytes;
 };
 
-static SharedBlock* shared_blocks = nullptr;
+static SharedMemory* shared_memory = nullptr;
 
 static void fill_poison(void* data, size_t bytes) {
-  const uint16_t pattern = static_cast<uint16_t>(kPoison);
-  char* out = static_cast<char*>(data);
-  for (size_t i = 0; i + 1 < bytes; i += 2) memcpy(out + i, &pattern, 2);
-  if (bytes & 1) out[bytes - 1] = static_cast<char>(0xF9);
+  char* const out = static_cast<char*>(data);
+  size_t i = 0;
+  for (; i + sizeof(kPoison) <= bytes; i += sizeof(kPoison)) memcpy(out + i, &kPoison, sizeof(kPoison));
+  for (; i < bytes; ++i) out[i] = static_cast<char>(kPoison >> 8 * (i % 2));
+}
+
+// Under the sanitizers, memory lies at an address that is aligned no better than its type demands,
+// so that a wider access through a cast is reported.
+static void* allocate_shared(size_t bytes, size_t alignment) {
+  constexpr size_t kWide = 128;
+#ifdef GNNB_ASAN
+  const size_t offset = alignment % kWide;
+#else
+  const size_t offset = 0;
+  (void)alignment;
+#endif
+  void* base = nullptr;
+  if (posix_memalign(&base, kWide, bytes + offset) != 0) return nullptr;
+  return static_cast<char*>(base) + offset;
+}
+
+// What emulator.py turns `__shared__ T name;` into a static object of. T may be an array.
+template <typename T, size_t ALIGNMENT = alignof(T)>
+struct Shared {
+  SharedMemory memory;
+  Shared() : memory{shared_memory, allocate_shared(sizeof(T), ALIGNMENT), sizeof(T)} {
+    if (!memory.data) abort();
+    fill_poison(memory.data, memory.bytes);
+    shared_memory = &memory;
+  }
+  static_assert(sizeof(T) <= 48 << 10, "static shared memory is limited to 48 KiB");
+  T& get() { return *static_cast<T*>(memory.data); }
+};
+
+// The block's dynamic shared memory, which every `extern __shared__` array names: one fixed
+// address, of which `dynamic_bytes` may be used.
+constexpr size_t kMaxDynamicBytes = 227 << 10;
+alignas(128) static char dynamic_memory[kMaxDynamicBytes];
+static size_t dynamic_bytes = 0;
+
+static void set_dynamic_bytes(size_t bytes) {
+  dynamic_bytes = bytes;
+#ifdef GNNB_ASAN
+  __asan_unpoison_memory_region(dynamic_memory, bytes);
+  __asan_poison_memory_region(dynamic_memory + bytes, kMaxDynamicBytes - bytes);
+#endif
+}
+
+// The array that `extern __shared__ T name[];` declares.
+template <typename Array>
+static inline Array& dynamic_shared() {
+  return *reinterpret_cast<Array*>(dynamic_memory);
 }
 
 static void poison_shared() {
-  for (SharedBlock* block = shared_blocks; block; block = block->next)
-    fill_poison(block->data, block->bytes);
+  for (SharedMemory* memory = shared_memory; memory; memory = memory->next)
+    fill_poison(memory->data, memory->bytes);
+  fill_poison(dynamic_memory, dynamic_bytes);
 }
 
 // All stacks, each with an inaccessible page below it: an overflow crashes, it never corrupts.
@@ -70,42 +122,71 @@ static void run_block() {
   switch_context(state.scheduler, state.self->context, false);
 }
 
-static int launch(const Entry& entry, const void* args, int args_bytes, const unsigned* grid,
-                  const unsigned* block, int order, unsigned seed, char* error, int capacity) {
-  state.entry = &entry;
-  state.error = error;
-  state.error_capacity = capacity;
-  state.failed = false;
-  error[0] = '\0';
-  if (args_bytes != entry.args_bytes) {
-    append_error("kernel %s: the argument struct has %d bytes, but %d bytes were passed", entry.name,
-                 entry.args_bytes, args_bytes);
-    return 1;
-  }
+template <typename T>
+static inline T copy_of(const void* bytes) {
+  T value;
+  memcpy(&value, bytes, sizeof(T));
+  return value;
+}
+
+// What emulator.py passes; the order of the fields is part of the contract with it.
+struct Launch {
+  const void* args;
+  char* error;
+  int error_bytes;
+  int args_bytes;
+  unsigned grid[3];
+  unsigned block[3];
+  unsigned shared_bytes;
+  int lane_order;
+  unsigned seed;
+};
+
+static bool check_launch(const Entry& entry, const Launch& launch) {
+  const unsigned* const grid = launch.grid;
+  const unsigned* const block = launch.block;
   const uint64_t threads = uint64_t(block[0]) * block[1] * block[2];
-  if (threads == 0 || threads > static_cast<uint64_t>(entry.max_threads) || threads > kMaxThreads) {
-    append_error("kernel %s: block (%u, %u, %u) has %llu threads, the kernel takes 1 to %d",
-                 entry.name, block[0], block[1], block[2],
-                 static_cast<unsigned long long>(threads), entry.max_threads);
-    return 1;
+  append_error("kernel %s: ", entry.name);
+  if (launch.args_bytes != entry.args_bytes) {
+    append_error("the argument struct has %d bytes, but %d bytes were passed", entry.args_bytes,
+                 launch.args_bytes);
+  } else if (threads == 0 || threads > static_cast<uint64_t>(entry.max_threads)) {
+    append_error("block (%u, %u, %u) has %llu threads; GNNB_ENTRY allows 1 to %d", block[0], block[1],
+                 block[2], static_cast<unsigned long long>(threads), entry.max_threads);
+  } else if (grid[0] == 0 || grid[0] > 0x7FFFFFFFu || grid[1] == 0 || grid[1] > 65535 ||
+             grid[2] == 0 || grid[2] > 65535) {
+    append_error("grid (%u, %u, %u) is outside 1 to 2147483647, 65535, 65535", grid[0], grid[1],
+                 grid[2]);
+  } else if (launch.shared_bytes > kMaxDynamicBytes) {
+    append_error("%u bytes of dynamic shared memory; the limit is %zu", launch.shared_bytes,
+                 kMaxDynamicBytes);
+  } else if (!allocate_stacks(static_cast<int>(threads))) {
+    append_error("no memory for the stacks of %d threads", static_cast<int>(threads));
+  } else {
+    state.error[0] = '\0';
+    state.num_threads = static_cast<int>(threads);
+    return true;
   }
-  if (grid[0] == 0 || grid[0] > 0x7FFFFFFFu || grid[1] == 0 || grid[1] > 65535 || grid[2] == 0 ||
-      grid[2] > 65535) {
-    append_error("kernel %s: grid (%u, %u, %u) is outside 1..2147483647, 1..65535, 1..65535",
-                 entry.name, grid[0], grid[1], grid[2]);
-    return 1;
-  }
-  state.args = args;
-  state.num_threads = static_cast<int>(threads);
-  state.order = static_cast<Order>(order);
-  state.random = seed;
-  if (!allocate_stacks(state.num_threads)) {
-    append_error("kernel %s: no memory for the stacks of %d threads", entry.name, state.num_threads);
-    return 1;
-  }
-  blockDim = {block[0], block[1], block[2]};
+  return false;
+}
+
+// Runs every block of the grid. Returns 0, or 1 with a message in launch.error.
+static int run(const Entry& entry, const Launch& launch) {
+  state.entry = &entry;
+  state.args = launch.args;
+  state.error = launch.error;
+  state.error_bytes = launch.error_bytes;
+  state.error[0] = '\0';
+  state.failed = false;
+  state.order = static_cast<Order>(launch.lane_order);
+  state.random = launch.seed;
+  if (!check_launch(entry, launch)) return 1;
+  set_dynamic_bytes(launch.shared_bytes);
+  const unsigned* const grid = launch.grid;
+  const unsigned* const block = launch.block;
   gridDim = {grid[0], grid[1], grid[2]};
-  for (unsigned i = 0; i < threads; ++i)
+  blockDim = {block[0], block[1], block[2]};
+  for (unsigned i = 0; i < static_cast<unsigned>(state.num_threads); ++i)
     state.lanes[i].thread = {i % block[0], i / block[0] % block[1], i / block[0] / block[1]};
   for (unsigned z = 0; z < grid[2]; ++z)
     for (unsigned y = 0; y < grid[1]; ++y)
@@ -121,21 +202,17 @@ static int launch(const Entry& entry, const void* args, int args_bytes, const un
 
 // A kernel. Under CUDA the same macro makes a __global__ function; here it makes an exported
 // function that gnn_backend/runtime/emulator.py calls. The variadic part is the kernel's body,
-// which sees the parameter `const ARGS_TYPE args`.
-#define GNNB_ENTRY(NAME, ARGS_TYPE, BLOCK_THREADS, ...)                                        \
-  static void NAME##_emulated(const void* bytes) {                                             \
-    ARGS_TYPE copy_of_args;                                                                    \
-    memcpy(&copy_of_args, bytes, sizeof(ARGS_TYPE));                                           \
-    const ARGS_TYPE args = copy_of_args;                                                       \
-    (void)args;                                                                                \
-    __VA_ARGS__;                                                                               \
-  }                                                                                            \
-  extern "C" __attribute__((visibility("default"))) int NAME(                                  \
-      const void* args, int args_bytes, const unsigned* grid, const unsigned* block,           \
-      int lane_order, unsigned seed, char* error, int error_capacity) {                        \
-    static const ::gnnb_emu::Entry entry = {#NAME, NAME##_emulated,                            \
-                                            static_cast<int>(sizeof(ARGS_TYPE)),               \
-                                            (BLOCK_THREADS)};                                  \
-    return ::gnnb_emu::launch(entry, args, args_bytes, grid, block, lane_order, seed, error,   \
-                              error_capacity);                                                 \
+// which sees the parameter `const ARGS_TYPE args`; every thread has its own copy, as on a GPU.
+#define GNNB_ENTRY(NAME, ARGS_TYPE, BLOCK_THREADS, ...)                                         \
+  static void NAME##_emulated(const void* bytes) {                                              \
+    const ARGS_TYPE args = ::gnnb_emu::copy_of<ARGS_TYPE>(bytes);                               \
+    (void)args;                                                                                 \
+    __VA_ARGS__;                                                                                \
+  }                                                                                             \
+  extern "C" __attribute__((visibility("default"))) int NAME(const ::gnnb_emu::Launch* launch) { \
+    static_assert((BLOCK_THREADS) >= 1 && (BLOCK_THREADS) <= ::gnnb_emu::kMaxThreads,           \
+                  "a block has 1 to 1024 threads");                                             \
+    static const ::gnnb_emu::Entry entry = {                                                    \
+        #NAME, NAME##_emulated, static_cast<int>(sizeof(ARGS_TYPE)), (BLOCK_THREADS)};          \
+    return ::gnnb_emu::run(entry, *launch);                                                     \
   }

@@ -105,7 +105,7 @@ struct State {
   const Entry* entry = nullptr;
   const void* args = nullptr;
   char* error = nullptr;
-  int error_capacity = 0;
+  int error_bytes = 0;
   bool failed = false;
 };
 
@@ -131,7 +131,7 @@ static void append_error(const char* format, ...) {
   const int used = static_cast<int>(strlen(state.error));
   va_list arguments;
   va_start(arguments, format);
-  vsnprintf(state.error + used, static_cast<size_t>(state.error_capacity - used), format, arguments);
+  vsnprintf(state.error + used, static_cast<size_t>(state.error_bytes - used), format, arguments);
   va_end(arguments);
 }
 

@@ -1,0 +1,1 @@
+"""The demonstration: the example scripts, stock and accelerated, side by side."""

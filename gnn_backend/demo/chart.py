@@ -1,0 +1,61 @@
+"""The demonstration's picture: loss curves, step times and peak memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gnn_backend.demo.results import Results
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_STOCK, _OURS = "#9aa0a6", "#1a73e8"
+_MIB = 2**20
+
+
+def save(results: Results, path: Path) -> None:
+    """Draw one row of panels: a loss curve a script, then step times, then peak memory.
+
+    Parameters
+    ----------
+    results : Results
+        With at least one training or layer in it.
+    path : Path
+        PNG file to write; its folder is made.
+    """
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    panels = len(results.trainings) + 2
+    figure, axes = pyplot.subplots(1, panels, figsize=(4.2 * panels, 4), layout="constrained")
+    for axis, training in zip(axes, results.trainings, strict=False):
+        _losses(axis, training.title, training.stock.result, training.ours.result)
+    pairs = {t.title: t.figures() for t in results.trainings}
+    pairs |= {layer.title: layer.figures() for layer in results.layers}
+    _bars(axes[-2], "Step time (ms)", {k: v.milliseconds for k, v in pairs.items()})
+    _bars(axes[-1], "Peak memory (MiB)", {k: v.mebibytes for k, v in pairs.items()})
+    figure.savefig(path, dpi=130)
+    pyplot.close(figure)
+
+
+def _losses(axis: Axes, title: str, stock: dict[str, Any], ours: dict[str, Any]) -> None:
+    axis.plot(stock["losses"], color=_STOCK, linewidth=4, label="stock")
+    axis.plot(ours["losses"], color=_OURS, linewidth=1.2, label="accelerated")
+    axis.set(title=f"Loss: {title}", xlabel="epoch")
+    axis.legend()
+
+
+def _bars(axis: Axes, title: str, pairs: dict[str, tuple[float, float]]) -> None:
+    """Horizontal pairs of bars on a logarithmic axis, each with its value."""
+    for position, values in enumerate(pairs.values()):
+        for offset, value, colour in zip((-0.2, 0.2), values, (_STOCK, _OURS), strict=True):
+            bar = axis.barh(position + offset, max(value, 0.01), height=0.36, color=colour)
+            axis.bar_label(bar, [f"{value:,.3g}" if value < 100 else f"{value:,.0f}"], padding=3)
+    axis.set_yticks(range(len(pairs)), [title.replace(", ", ",\n") for title in pairs])
+    axis.set(title=title, xscale="log")
+    axis.margins(x=0.25)
+    axis.invert_yaxis()

@@ -1,0 +1,135 @@
+"""What the demonstration found, and the one table that shows it."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gnn_backend.bench.resident import Measurement
+from gnn_backend.demo.training import Outcome
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_MIB = 2**20
+
+
+class Figures(NamedTuple):
+    """Stock's value and ours of what a run costs."""
+
+    milliseconds: tuple[float, float]
+    mebibytes: tuple[float, float]
+
+
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """One script, trained stock and accelerated from the same seed."""
+
+    title: str
+    device: str
+    stock: Outcome
+    ours: Outcome
+
+    def figures(self) -> Figures:
+        runs = self.stock, self.ours
+        seconds = [run.result["seconds_per_step"] for run in runs]
+        return Figures(
+            (seconds[0] * 1e3, seconds[1] * 1e3),
+            (self.stock.peak_bytes / _MIB, self.ours.peak_bytes / _MIB),
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Layer:
+    """Forward and backward of one layer on the CPU, stock and accelerated."""
+
+    title: str
+    stock: Measurement
+    ours: Measurement
+
+    def figures(self) -> Figures:
+        return Figures(
+            (self.stock.forward_backward_ms, self.ours.forward_backward_ms),
+            (self.stock.peak_bytes / _MIB, self.ours.peak_bytes / _MIB),
+        )
+
+
+@dataclasses.dataclass
+class Results:
+    """Everything measured; ``missing`` maps a title to what to install."""
+
+    trainings: list[Training] = dataclasses.field(default_factory=list)
+    layers: list[Layer] = dataclasses.field(default_factory=list)
+    missing: dict[str, str] = dataclasses.field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain types, ready for JSON."""
+        return dataclasses.asdict(self)
+
+
+def table(results: Results) -> Table:
+    """The results as one rich table: a pair of rows (stock, accelerated) a run."""
+    from rich import box
+    from rich.table import Table
+
+    shown = Table(box=box.SIMPLE_HEAD, title="Stock and accelerated, same seed", pad_edge=False)
+    shown.add_column("run")
+    shown.add_column("")
+    for name in ("loss", "accuracy", "step", "memory", "calls", "launches"):
+        shown.add_column(name, justify="right")
+    shown.add_column("largest relative difference")
+    for training in results.trainings:
+        _add_training(shown, training)
+    for layer in results.layers:
+        _add_layer(shown, layer)
+    for title, remedy in results.missing.items():
+        shown.add_row(title, "missing", *[""] * 6, remedy, end_section=True)
+    shown.caption = (
+        "step: median, forward and backward (and optimizer); memory: peak growth above the "
+        "warmed-up process; calls: accelerated / fallen back"
+    )
+    return shown
+
+
+def _add_training(shown: Table, training: Training) -> None:
+    figures = training.figures()
+    for which, run in enumerate((training.stock, training.ours)):
+        ours = which == 1
+        shown.add_row(
+            f"({training.device})" if ours else training.title,
+            "accelerated" if ours else "stock",
+            f"{run.result['losses'][-1]:.4f}",
+            f"{run.result['accuracy']['test']:.2%}",
+            _time(figures, which),
+            _memory(figures, which),
+            f"{run.accelerated} / {run.fallbacks}",
+            str(run.launches),
+            _notes(training) if ours else "",
+            end_section=ours,
+        )
+
+
+def _add_layer(shown: Table, layer: Layer) -> None:
+    figures = layer.figures()
+    for which, variant in enumerate(("stock", "accelerated")):
+        title = "(cpu)" if which else layer.title
+        cells = _time(figures, which), _memory(figures, which)
+        shown.add_row(title, variant, "", "", *cells, "", "", "", end_section=which == 1)
+
+
+def _notes(training: Training) -> str:
+    """Differences, a line each, and reason codes of the calls that fell back."""
+    lines = [f"{value:.1e}  {name}" for name, value in training.ours.differences.items()]
+    lines += [f"fell back: {code} ({n})" for code, n in training.ours.reasons.items()]
+    return "\n".join(lines)
+
+
+def _time(figures: Figures, which: int) -> str:
+    value = figures.milliseconds[which]
+    text = f"{value:,.1f} ms" if value < 1000 else f"{value / 1000:,.2f} s"
+    return f"{text}\n{figures.milliseconds[0] / value:.1f} x faster" if which else text
+
+
+def _memory(figures: Figures, which: int) -> str:
+    value = figures.mebibytes[which]
+    return f"{value:,.0f} MiB" if value < 1024 else f"{value / 1024:,.2f} GiB"

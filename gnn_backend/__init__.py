@@ -1,6 +1,27 @@
 """Fused, IO-aware kernels behind unchanged DGL and PyTorch Geometric code."""
 
-from gnn_backend.api import disable, disabled, enable, enabled, is_enabled, patches
-from gnn_backend.profile import profile
+from gnn_backend.api import (
+    accelerate,
+    compare,
+    disable,
+    disabled,
+    enable,
+    enabled,
+    explain,
+    is_enabled,
+    patches,
+    profile,
+)
 
-__all__ = ["disable", "disabled", "enable", "enabled", "is_enabled", "patches", "profile"]
+__all__ = [
+    "accelerate",
+    "compare",
+    "disable",
+    "disabled",
+    "enable",
+    "enabled",
+    "explain",
+    "is_enabled",
+    "patches",
+    "profile",
+]

@@ -5,9 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 
+from gnn_backend.compare import compare
 from gnn_backend.config import get_config
 from gnn_backend.errors import invalid
+from gnn_backend.explanation import explain
+from gnn_backend.instances import accelerate
 from gnn_backend.patching import MODES, PatchInfo, State, registry
+from gnn_backend.profile import profile
+
+__all__ = [
+    "accelerate",
+    "compare",
+    "disable",
+    "disabled",
+    "enable",
+    "enabled",
+    "explain",
+    "is_enabled",
+    "patches",
+    "profile",
+]
 
 Names = str | Iterable[str] | None
 

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +104,7 @@ def _paths(text: str) -> tuple[Path, ...]:
     return tuple(_path(part) for part in text.split(os.pathsep) if part)
 
 
-_PARSERS = {
+_PARSERS: dict[str, Callable[[str], Any]] = {
     "mode": str,
     "cache_dir": _path,
     "cpu_target": str,

@@ -163,6 +163,11 @@ class Registry:
         """Names of the known hosts."""
         return tuple(sorted(self._hosts))
 
+    def host_of(self, module: str) -> str | None:
+        """Return the name of the host whose package holds `module`."""
+        package = module.partition(".")[0]
+        return next((h.name for h in self._hosts.values() if h.package == package), None)
+
     def known(self) -> list[Patch]:
         """Return all patches of all known hosts, reading their lists at the first use."""
         for host in list(self._hosts.values()):

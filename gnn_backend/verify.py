@@ -66,6 +66,8 @@ def run(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
     names: list[str],
+    *,
+    retain_graph: bool = True,
 ) -> Run:
     """Call `function` on aliases of its arguments and differentiate it towards them.
 
@@ -82,12 +84,13 @@ def run(
 
     grad = torch.is_grad_enabled()
     if grad:
-        args = tuple(_map(n, a, alias) for n, a in zip(names, args, strict=False))
-        kwargs = {k: _map(k, v, alias) for k, v in kwargs.items()}
+        args = tuple(map_nested(n, a, alias) for n, a in zip(names, args, strict=True))
+        kwargs = {k: map_nested(k, v, alias) for k, v in kwargs.items()}
         sources.update(parameters(module))
     result = function(*args, **kwargs)
     outputs = float_tensors("out", result)
-    return Run(result, outputs, gradients(outputs, sources) if grad else {})
+    found = gradients(outputs, sources, retain_graph=retain_graph) if grad else {}
+    return Run(result, outputs, found)
 
 
 def parameters(module: torch.nn.Module | None) -> dict[str, Tensor]:
@@ -98,12 +101,12 @@ def parameters(module: torch.nn.Module | None) -> dict[str, Tensor]:
 
 
 def gradients(
-    outputs: Mapping[str, Tensor], sources: Mapping[str, Tensor]
+    outputs: Mapping[str, Tensor], sources: Mapping[str, Tensor], *, retain_graph: bool = True
 ) -> dict[str, Tensor | None]:
     """Gradients of a seeded normal combination of `outputs` towards `sources`.
 
-    The autograd graph is kept and no ``.grad`` is written. A source that no output depends on
-    has the gradient ``None``.
+    No ``.grad`` is written, and the autograd graph is kept if asked. A source that no output
+    depends on has the gradient ``None``.
     """
     ends = [t for t in outputs.values() if t.requires_grad]
     if not ends or not sources:
@@ -112,7 +115,7 @@ def gradients(
         ends,
         list(sources.values()),
         [cotangent(t, SEED + k) for k, t in enumerate(ends)],
-        retain_graph=True,
+        retain_graph=retain_graph,
         allow_unused=True,
     )
     return dict(zip(sources, found, strict=True))
@@ -142,7 +145,7 @@ def check(
 def _check_one(symbol: str, what: str, expected: Tensor | None, got: Tensor | None) -> None:
     if expected is None and got is None:
         return
-    expected, got = _none_as_zero(expected, got)
+    expected, got = none_as_zero(expected, got)
     if expected.shape != got.shape or expected.dtype != got.dtype:
         raise VerificationError(
             f"{symbol}: {what} has shape {tuple(got.shape)} and dtype {got.dtype}; "
@@ -176,7 +179,8 @@ def difference_and_scale(expected: Tensor, got: Tensor) -> tuple[Tensor, float]:
     return difference, float(finite.max()) if finite.numel() else 0.0
 
 
-def _none_as_zero(a: Tensor | None, b: Tensor | None) -> tuple[Tensor, Tensor]:
+def none_as_zero(a: Tensor | None, b: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Replace a gradient that is missing on one side by zeros."""
     if a is None:
         assert b is not None
         return torch.zeros_like(b), b
@@ -192,16 +196,16 @@ def float_tensors(name: str, value: Any) -> dict[str, Tensor]:
             found[name] = value
         return value
 
-    _map(name, value, note)
+    map_nested(name, value, note)
     return found
 
 
-def _map(name: str, value: Any, function: Callable[[str, Any], Any]) -> Any:
+def map_nested(name: str, value: Any, function: Callable[[str, Any], Any]) -> Any:
     """Rebuild a nest of tuples, lists and dicts with `function` applied to the leaves."""
     if type(value) in (tuple, list):
-        return type(value)(_map(f"{name}[{k}]", v, function) for k, v in enumerate(value))
+        return type(value)(map_nested(f"{name}[{k}]", v, function) for k, v in enumerate(value))
     if type(value) is dict:
-        return {k: _map(f"{name}[{k!r}]", v, function) for k, v in value.items()}
+        return {k: map_nested(f"{name}[{k!r}]", v, function) for k, v in value.items()}
     return function(name, value)
 
 

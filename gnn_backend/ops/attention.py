@@ -1,0 +1,158 @@
+"""Fused attention operators: softmax-weighted sums that never store an edge-wise score."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gnn_backend.errors import Unsupported, invalid
+from gnn_backend.graph import Graph
+from gnn_backend.ops.functors import FUNCTORS, Functor
+from gnn_backend.runtime.launch import engine_for
+
+_ALIGNMENT = 16  # bytes; the kernels read rows in 16-byte accesses
+
+
+def gatv2_attention(
+    graph: Graph, x_src: Tensor, x_dst: Tensor, att: Tensor, *, negative_slope: float = 0.2
+) -> Tensor:
+    r"""GATv2 attention (Brody, Alon and Yahav, "How attentive are graph attention networks?").
+
+    .. math::
+        \ell_{e,h} = \sum_d a_{h,d} \, \mathrm{LeakyReLU}(x^{src}_{j,h,d} + x^{dst}_{i,h,d}),
+        \qquad
+        y_{i,h} = \sum_{e = (j \to i)} \mathrm{softmax}_i(\ell)_{e,h} \, x^{src}_{j,h}
+
+    Parameters
+    ----------
+    graph : Graph
+        Edges source j -> destination i.
+    x_src : Tensor [num_src, H, D]
+        Projected source features, which are the values as well.
+    x_dst : Tensor [num_dst, H, D]
+        Projected destination features.
+    att : Tensor [H, D]
+        Attention vector.
+    negative_slope : float
+        Slope of the leaky-relu below 0 (its derivative at 0 is the slope, as in torch).
+
+    Returns
+    -------
+    Tensor [num_dst, H, D]
+        In the dtype of the inputs (float32, bfloat16, float16; float64 on the CPU target);
+        accumulated in float32. Destinations without in-edges are 0. Equal inputs give equal bits,
+        forward and backward. Second derivatives are right (through plain torch operations).
+
+    Raises
+    ------
+    InvalidArgument
+        Shapes, dtypes or devices do not fit each other or the graph.
+    Unsupported
+        No kernel for this dtype, device or head dimension; ``reason`` says which.
+    """
+    operands = {"x_src": x_src, "x_dst": x_dst, "att": att}
+    _check(graph, operands, negative_slope)
+    return softmax_attention(
+        FUNCTORS["gatv2"], graph, operands, {"negative_slope": float(negative_slope)}
+    )
+
+
+def softmax_attention(
+    functor: Functor, graph: Graph, operands: Mapping[str, Tensor], scalars: Mapping[str, float]
+) -> Tensor:
+    """Softmax-weighted sum of any functor; the operands are already checked."""
+    first = operands[functor.src[0]]
+    engine_for(first.device, first.dtype)  # refuses before anything is recorded
+    ordered = [operands[name] for name in functor.operands]
+    return _SoftmaxAttention.apply(graph, functor, dict(scalars), *ordered)  # type: ignore[no-any-return]
+
+
+class _SoftmaxAttention(torch.autograd.Function):
+    """Saves the operands, the output and the log-sum-exp; nothing edge-wise."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, graph: Graph, functor: Functor, scalars: dict[str, float], *operands: Tensor
+    ) -> Tensor:
+        engine = engine_for(operands[0].device, operands[0].dtype)
+        ready = {n: _kernel_ready(t) for n, t in zip(functor.operands, operands, strict=True)}
+        out, lse = engine.softmax_forward(functor, graph, ready, scalars)
+        ctx.graph, ctx.functor, ctx.scalars, ctx.engine = graph, functor, scalars, engine
+        ctx.save_for_backward(*operands, out, lse)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
+        functor, graph = ctx.functor, ctx.graph
+        *operands, out, lse = ctx.saved_tensors
+        names = functor.operands
+        needed = [n for n, need in zip(names, ctx.needs_input_grad[3:], strict=True) if need]
+        if torch.is_grad_enabled():  # create_graph=True: the gradient must have a graph itself
+            grads = _twin_gradients(
+                functor,
+                graph,
+                dict(zip(names, operands, strict=True)),
+                ctx.scalars,
+                needed,
+                grad_out,
+            )
+        else:
+            ready = {n: _kernel_ready(t) for n, t in zip(names, operands, strict=True)}
+            grads = ctx.engine.softmax_backward(
+                functor, graph, ready, ctx.scalars, out, lse, _kernel_ready(grad_out),
+                frozenset(needed),
+            )  # fmt: skip
+        return (None, None, None, *(grads.get(name) for name in names))
+
+
+def _twin_gradients(
+    functor: Functor,
+    graph: Graph,
+    operands: dict[str, Tensor],
+    scalars: Mapping[str, float],
+    needed: list[str],
+    grad_out: Tensor,
+) -> dict[str, Tensor]:
+    """Differentiable gradients, by differentiating the plain torch twin in float32 or wider."""
+    wide = torch.promote_types(grad_out.dtype, torch.float32)
+    out = functor.twin(graph, {n: t.to(wide) for n, t in operands.items()}, scalars)
+    grads = torch.autograd.grad(
+        out, [operands[n] for n in needed], grad_out.to(wide), create_graph=True, allow_unused=True
+    )
+    pairs = zip(needed, grads, strict=True)
+    return {n: torch.zeros_like(operands[n]) if g is None else g for n, g in pairs}
+
+
+def _kernel_ready(tensor: Tensor) -> Tensor:
+    """Contiguous and aligned for vector accesses; a copy only where it is not."""
+    tensor = tensor.detach().contiguous()
+    return tensor if tensor.data_ptr() % _ALIGNMENT == 0 else tensor.clone()
+
+
+def _check(graph: Graph, operands: Mapping[str, Tensor], negative_slope: float) -> None:
+    x_src = operands["x_src"]
+    if x_src.dim() != 3:
+        raise invalid("x_src", "wrong shape", tuple(x_src.shape), "[num_src, heads, dim]")
+    heads, dim = x_src.shape[1:]
+    expected = {
+        "x_src": (graph.num_src, heads, dim),
+        "x_dst": (graph.num_dst, heads, dim),
+        "att": (heads, dim),
+    }
+    for name, tensor in operands.items():
+        if tuple(tensor.shape) != expected[name]:
+            raise invalid(name, "wrong shape", tuple(tensor.shape), expected[name])
+        if tensor.dtype != x_src.dtype:
+            raise invalid(name, "mixed dtypes", tensor.dtype, f"{x_src.dtype}, as x_src")
+        if tensor.device != graph.device:
+            raise invalid(name, "not on the graph's device", tensor.device, graph.device)
+    if not x_src.is_floating_point():
+        raise invalid("x_src", "wrong dtype", x_src.dtype, "a floating-point dtype")
+    if not isinstance(negative_slope, (int, float)) or negative_slope != negative_slope:
+        raise invalid("negative_slope", "not a number", negative_slope, "a finite float")
+
+
+__all__ = ["Unsupported", "gatv2_attention", "softmax_attention"]

@@ -1,0 +1,92 @@
+"""CUDA launches: cubins loaded once a device through CuPy, launched on torch's current stream."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from gnn_backend.errors import Unsupported
+from gnn_backend.profile import count_launch
+from gnn_backend.runtime.compile import cubin, target_for
+from gnn_backend.runtime.instances import Unit
+
+_functions: dict[tuple[int, str], Any] = {}
+_lock = threading.Lock()
+
+
+@lru_cache(maxsize=64)
+def multiprocessors(device: int) -> int:
+    """Number of multiprocessors of a device."""
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+@lru_cache(maxsize=1)
+def _driver() -> Any:
+    try:
+        from cupy_backends.cuda.api import driver
+    except ImportError as error:
+        raise Unsupported("no-cupy", str(error)) from None
+    return driver
+
+
+def available() -> bool:
+    """Whether CuPy is installed (a GPU may still be missing)."""
+    try:
+        _driver()
+    except Unsupported:
+        return False
+    return True
+
+
+def function(device: int, unit: Unit, entry: str) -> Any:
+    """The loaded kernel ``entry`` on ``device``, compiled and loaded on first use."""
+    found = _functions.get((device, entry))
+    if found is None:
+        with _lock, torch.cuda.device(device):
+            found = _functions.get((device, entry))
+            if found is None:
+                _load(device, unit)
+                found = _functions[device, entry]
+    return found
+
+
+def _load(device: int, unit: Unit) -> None:
+    try:
+        from cupy.cuda.function import Module
+    except ImportError as error:
+        raise Unsupported("no-cupy", str(error)) from None
+    torch.cuda.current_stream(device)  # torch's context is current before anything is loaded
+    module = Module()
+    module.load(cubin(unit, target_for(torch.cuda.get_device_capability(device))))
+    for entry in unit.entries:
+        _functions[device, entry] = module.get_function(entry)
+
+
+def launch(
+    unit: Unit,
+    entry: str,
+    grid: tuple[int, int, int],
+    block: tuple[int, int, int],
+    args: bytes,
+    device: int,
+) -> None:
+    """Launch ``entry`` with one struct argument on the current stream of ``device``.
+
+    Nothing is copied to or from the device, so a launch can be captured in a CUDA graph (once the
+    kernel is loaded).
+    """
+    kernel = function(device, unit, entry)
+    buffer = ctypes.create_string_buffer(args, len(args))
+    parameters = (ctypes.c_void_p * 1)(ctypes.addressof(buffer))
+    stream = torch._C._cuda_getCurrentRawStream(device)
+    call = (kernel.ptr, *grid, *block, 0, stream, ctypes.addressof(parameters), 0)
+    if torch.cuda.current_device() == device:
+        _driver().launchKernel(*call)
+    else:
+        with torch.cuda.device(device):
+            _driver().launchKernel(*call)
+    count_launch("cuda", entry)

@@ -1,0 +1,123 @@
+"""Every kernel instance: its name and the source text that instantiates it.
+
+A *unit* is what is compiled together: the passes of one functor at one dtype and lane layout, or
+the merge kernels of one dtype. Units are compiled on first use and kept on disk.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+from gnn_backend import kernels
+from gnn_backend.runtime.selection import (
+    DTYPE_NAMES,
+    DTYPE_TYPES,
+    PER_ACCESS,
+    Shape,
+    Unroll,
+    all_shapes,
+    unroll_for,
+)
+
+BLOCK = 128  # threads of a traversal block (kernels/common.cuh)
+MERGE_BLOCK = 256  # threads of a merge block (kernels/merge.cuh)
+MERGE_VECTORS = (1, 4)  # columns a lane
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A translation unit: a name, the entry points and the text."""
+
+    name: str
+    entries: tuple[str, ...]
+    source: str
+
+    @cached_property
+    def key(self) -> str:
+        """Hash of the text and of every header, so that an edited kernel is never stale."""
+        digest = hashlib.sha256(self.source.encode())
+        for name, text in headers().items():
+            digest.update(name.encode())
+            digest.update(text.encode())
+        return digest.hexdigest()[:24]
+
+
+@lru_cache(maxsize=1)
+def headers() -> dict[str, str]:
+    """All headers by the path they are included with."""
+    root = kernels.DIRECTORY
+    files = [*root.glob("*.cuh"), *(root / "functors").glob("*.cuh")]
+    return {f.relative_to(root).as_posix(): f.read_text(encoding="utf-8") for f in sorted(files)}
+
+
+def _entry(name: str, args: str, block: int, body: str) -> str:
+    return f"GNNB_ENTRY({name}, gnnb::{args}, {block}, (gnnb::{body}(args)))\n"
+
+
+@lru_cache(maxsize=512)
+def softmax_unit(
+    functor: str, header: str, dtype: str, shape: Shape, unroll: Unroll | None = None
+) -> Unit:
+    """The softmax-weighted passes of a functor at one dtype and lane layout.
+
+    Entries: ``<unit>_forward``, ``_backward_dst``, ``_backward_src``, ``_row_stats``.
+    """
+    custom = unroll is not None
+    unroll = unroll or unroll_for(shape)
+    name = f"{functor.lower()}_{dtype}_{shape.name}"
+    if custom:
+        name += f"u{unroll.forward}{unroll.backward_dst}{unroll.backward_src}"
+    flags = f"{str(shape.vector).lower()}, {str(shape.full).lower()}"
+    layout = (
+        f"gnnb::Shape<{_cuda_type(dtype)}, {shape.lanes}, {shape.heads}, {shape.values}, {flags}>"
+    )
+    passes = {
+        "forward": f"softmax_forward<Functor, Layout, {unroll.forward}>",
+        "backward_dst": f"softmax_backward_dst<Functor, Layout, {unroll.backward_dst}>",
+        "backward_src": f"softmax_backward_src<Functor, Layout, {unroll.backward_src}>",
+        "row_stats": "softmax_row_stats<Layout>",
+    }
+    text = f'#include "traversal.cuh"\n#include "{header}"\n'
+    text += f"using Layout = {layout};\nusing Functor = gnnb::{functor}<Layout>;\n"
+    text += "".join(
+        _entry(f"{name}_{p}", "TraversalArgs", BLOCK, body) for p, body in passes.items()
+    )
+    return Unit(name, tuple(f"{name}_{p}" for p in passes), text)
+
+
+@lru_cache(maxsize=8)
+def merge_unit(dtype: str) -> Unit:
+    """Merge kernels that write ``dtype``: ``merge_<dtype>_{softmax,sum,reduce}_v{1,4}``."""
+    text, entries = '#include "merge.cuh"\n', []
+    for kind, body in (
+        ("softmax", "merge_softmax"),
+        ("sum", "merge_sum"),
+        ("reduce", "reduce_rows"),
+    ):
+        for vector in MERGE_VECTORS:
+            entry = f"merge_{dtype}_{kind}_v{vector}"
+            entries.append(entry)
+            call = f"{body}<{_cuda_type(dtype)}, {vector}>"
+            text += _entry(entry, "MergeArgs", MERGE_BLOCK, call)
+    return Unit(f"merge_{dtype}", tuple(entries), text)
+
+
+def _cuda_type(dtype: str) -> str:
+    name = DTYPE_TYPES[dtype]
+    return name if name == "float" else f"gnnb::{name}"
+
+
+def all_units() -> list[Unit]:
+    """Every unit that a call can ask for, with the shipped schedule."""
+    from gnn_backend.ops.functors import FUNCTORS
+
+    units = [merge_unit(dtype) for dtype in DTYPE_NAMES.values()]
+    for functor in FUNCTORS.values():
+        for dtype in DTYPE_NAMES.values():
+            for shape in all_shapes():
+                if shape.vector and shape.values % PER_ACCESS[dtype]:
+                    continue
+                units.append(softmax_unit(functor.cuda_type, functor.cuda_header, dtype, shape))
+    return units

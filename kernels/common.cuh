@@ -1,0 +1,226 @@
+// Vocabulary shared by all kernels: entry points, storage types, lane layout, row fragments.
+// Nothing here includes a CUDA toolkit header; inline PTX lives in ptx.cuh alone.
+#pragma once
+#include "ptx.cuh"
+
+typedef long long i64;
+
+// One exported kernel. It takes a single struct of 8-byte fields by value. MIN_BLOCKS is how many
+// blocks are to fit a multiprocessor, which bounds the registers. The emulator brings its own.
+#ifdef GNNB_ENTRY
+#define GNNB_ENTRY_TUNED(NAME, ARGS, THREADS, MIN_BLOCKS, BODY) GNNB_ENTRY(NAME, ARGS, THREADS, BODY)
+#else
+#define GNNB_ENTRY_TUNED(NAME, ARGS, THREADS, MIN_BLOCKS, BODY) \
+    extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) NAME(const ARGS args) { BODY; }
+#define GNNB_ENTRY(NAME, ARGS, THREADS, BODY) GNNB_ENTRY_TUNED(NAME, ARGS, THREADS, 1, BODY)
+#endif
+
+namespace gnnb {
+
+constexpr int WARP = 32;
+constexpr unsigned ALL_LANES = 0xffffffffu;
+constexpr int BLOCK = 128;                // threads of a traversal block: four warps
+constexpr float LOG2E = 1.4426950408889634f;
+
+constexpr float LARGEST = 3.4028234663852886e38f;
+
+__device__ __forceinline__ float negative_infinity() { return __int_as_float(0xff800000); }
+
+// 16-bit floats are stored as raw bits; arithmetic is always float32.
+struct bf16 { unsigned short bits; };
+struct f16 { unsigned short bits; };
+
+// How a value of type T is read and written. PER16 values fill one 16-byte access.
+template <typename T> struct Storage;
+template <> struct Storage<float> {
+    static constexpr int PER16 = 4;
+    static __device__ __forceinline__ float get(float v) { return v; }
+    static __device__ __forceinline__ float put(float v) { return v; }
+    static __device__ __forceinline__ void unpack(const uint4& u, float* x) {
+        x[0] = __uint_as_float(u.x); x[1] = __uint_as_float(u.y);
+        x[2] = __uint_as_float(u.z); x[3] = __uint_as_float(u.w);
+    }
+    static __device__ __forceinline__ uint4 pack(const float* x) {
+        return make_uint4(__float_as_uint(x[0]), __float_as_uint(x[1]),
+                          __float_as_uint(x[2]), __float_as_uint(x[3]));
+    }
+};
+template <> struct Storage<bf16> {
+    static constexpr int PER16 = 8;
+    static __device__ __forceinline__ float get(bf16 v) { return bf16_to_float(v.bits); }
+    static __device__ __forceinline__ bf16 put(float v) { return bf16{float_to_bf16(v)}; }
+    static __device__ __forceinline__ void unpack(const uint4& u, float* x) {
+        const unsigned w[4] = {u.x, u.y, u.z, u.w};
+        #pragma unroll
+        for (int i = 0; i < 4; i++) {
+            x[2 * i] = __uint_as_float(w[i] << 16);
+            x[2 * i + 1] = __uint_as_float(w[i] & 0xffff0000u);
+        }
+    }
+    static __device__ __forceinline__ uint4 pack(const float* x) {
+        return make_uint4(pack_bf16x2(x[0], x[1]), pack_bf16x2(x[2], x[3]),
+                          pack_bf16x2(x[4], x[5]), pack_bf16x2(x[6], x[7]));
+    }
+};
+template <> struct Storage<f16> {
+    static constexpr int PER16 = 8;
+    static __device__ __forceinline__ float get(f16 v) { return f16_to_float(v.bits); }
+    static __device__ __forceinline__ f16 put(float v) { return f16{float_to_f16(v)}; }
+    static __device__ __forceinline__ void unpack(const uint4& u, float* x) {
+        const unsigned w[4] = {u.x, u.y, u.z, u.w};
+        #pragma unroll
+        for (int i = 0; i < 4; i++) {
+            x[2 * i] = f16_to_float((unsigned short)(w[i] & 0xffffu));
+            x[2 * i + 1] = f16_to_float((unsigned short)(w[i] >> 16));
+        }
+    }
+    static __device__ __forceinline__ uint4 pack(const float* x) {
+        return make_uint4(pack_f16x2(x[0], x[1]), pack_f16x2(x[2], x[3]),
+                          pack_f16x2(x[4], x[5]), pack_f16x2(x[6], x[7]));
+    }
+};
+
+// Lane layout of one edge: HEADS heads side by side, LANES lanes a head, VALUES values a lane.
+// EDGES edges stand side by side in a warp. VECTOR: 16-byte accesses, else single values.
+// FULL: the head dimension is exactly LANES * VALUES, else the tail is masked.
+template <typename T_, int LANES_, int HEADS_, int VALUES_, bool VECTOR_, bool FULL_> struct Shape {
+    using T = T_;
+    static constexpr int LANES = LANES_, HEADS = HEADS_, VALUES = VALUES_;
+    static constexpr bool VECTOR = VECTOR_, FULL = FULL_;
+    static constexpr int WIDTH = VECTOR ? Storage<T>::PER16 : 1;   // values an access
+    static constexpr int ACCESSES = VALUES / WIDTH;
+    static constexpr int GROUP = LANES * HEADS;                    // lanes an edge
+    static constexpr int EDGES = WARP / GROUP;
+    static_assert(VALUES % WIDTH == 0 && WARP % GROUP == 0, "lane layout does not fit a warp");
+};
+
+// Where a lane stands: which edge of the warp, which head, which columns of a row.
+template <class S> struct Lane {
+    int lane, edge, within;    // lane of the warp; edge slot; lane within its head
+    int head;                  // head in the whole row
+    int dim;                   // head dimension D
+    int stride;                // values a row, H * D (below 2^31; checked on the host)
+    int column;                // first column of this lane
+    __device__ __forceinline__ Lane(i64 heads, i64 dim_, int head_block) {
+        lane = threadIdx.x & (WARP - 1);
+        edge = lane / S::GROUP;
+        within = lane % S::LANES;
+        head = head_block * S::HEADS + (lane % S::GROUP) / S::LANES;
+        dim = (int)dim_;
+        stride = (int)(heads * dim_);
+        column = head * dim + within * S::WIDTH;
+    }
+    __device__ __forceinline__ bool holds(int access) const {
+        return S::FULL || (access * S::LANES + within) * S::WIDTH < dim;
+    }
+    __device__ __forceinline__ i64 offset(int row, int access) const {
+        return (i64)row * stride + column + access * (S::LANES * S::WIDTH);
+    }
+};
+
+// Values of one row that a lane owns, as loaded; unpacked to float32 where used.
+template <class S, bool VECTOR = S::VECTOR> struct Raw {
+    uint4 word[S::ACCESSES];
+    __device__ __forceinline__ void load(const void* table, const Lane<S>& at, int row) {
+        #pragma unroll
+        for (int v = 0; v < S::ACCESSES; v++) {
+            word[v] = make_uint4(0, 0, 0, 0);
+            if (at.holds(v))
+                word[v] = __ldg(reinterpret_cast<const uint4*>(
+                    static_cast<const typename S::T*>(table) + at.offset(row, v)));
+        }
+    }
+    __device__ __forceinline__ void unpack(float (&x)[S::VALUES]) const {
+        #pragma unroll
+        for (int v = 0; v < S::ACCESSES; v++) Storage<typename S::T>::unpack(word[v], x + v * S::WIDTH);
+    }
+};
+template <class S> struct Raw<S, false> {
+    float value[S::ACCESSES];
+    __device__ __forceinline__ void load(const void* table, const Lane<S>& at, int row) {
+        const typename S::T* base = static_cast<const typename S::T*>(table);
+        #pragma unroll
+        for (int v = 0; v < S::ACCESSES; v++)
+            value[v] = at.holds(v) ? Storage<typename S::T>::get(base[at.offset(row, v)]) : 0.f;
+    }
+    __device__ __forceinline__ void unpack(float (&x)[S::VALUES]) const {
+        #pragma unroll
+        for (int v = 0; v < S::ACCESSES; v++) x[v] = value[v];
+    }
+};
+
+template <class S>
+__device__ __forceinline__ void load_row(
+    const void* table, const Lane<S>& at, int row, float (&x)[S::VALUES]) {
+    Raw<S> raw;
+    raw.load(table, at, row);
+    raw.unpack(x);
+}
+
+// Write a lane's part of a row in the storage type.
+template <class S>
+__device__ __forceinline__ void store_row(
+    void* table, const Lane<S>& at, int row, const float (&x)[S::VALUES]) {
+    typename S::T* base = static_cast<typename S::T*>(table);
+    #pragma unroll
+    for (int v = 0; v < S::ACCESSES; v++) {
+        if (!at.holds(v)) continue;
+        if constexpr (S::VECTOR)
+            *reinterpret_cast<uint4*>(base + at.offset(row, v)) =
+                Storage<typename S::T>::pack(x + v * S::WIDTH);
+        else
+            base[at.offset(row, v)] = Storage<typename S::T>::put(x[v]);
+    }
+}
+
+// Write a lane's part of a row as float32 (partials of split rows).
+template <class S>
+__device__ __forceinline__ void store_partial(
+    float* table, const Lane<S>& at, int row, const float (&x)[S::VALUES]) {
+    #pragma unroll
+    for (int v = 0; v < S::ACCESSES; v++) {
+        if (!at.holds(v)) continue;
+        float* to = table + at.offset(row, v);
+        if constexpr (S::VECTOR) {
+            #pragma unroll
+            for (int i = 0; i < S::WIDTH; i += 4)
+                *reinterpret_cast<float4*>(to + i) = make_float4(
+                    x[v * S::WIDTH + i], x[v * S::WIDTH + i + 1],
+                    x[v * S::WIDTH + i + 2], x[v * S::WIDTH + i + 3]);
+        } else {
+            *to = x[v];
+        }
+    }
+}
+
+// Sum over the lanes of a head; every lane gets the result.
+template <class S> __device__ __forceinline__ float head_sum(float x) {
+    #pragma unroll
+    for (int o = S::LANES / 2; o; o >>= 1) x += __shfl_xor_sync(ALL_LANES, x, o);
+    return x;
+}
+
+// Sum over the edge slots of a warp; every lane gets the result.
+template <class S> __device__ __forceinline__ float edge_sum(float x) {
+    #pragma unroll
+    for (int o = S::GROUP; o < WARP; o <<= 1) x += __shfl_xor_sync(ALL_LANES, x, o);
+    return x;
+}
+
+// A chunk of one row (gnn_backend/graph/splits.py writes them).
+struct Task {
+    i64 begin;
+    int row, slot, count;
+};
+__device__ __forceinline__ Task load_task(const int4* tasks, i64 index) {
+    const int4 t = __ldg(tasks + index);
+    const i64 packed = (i64)(unsigned)t.z | ((i64)(unsigned)t.w << 32);
+    Task task;
+    task.begin = packed & 0xffffffffffffLL;
+    task.count = (int)(packed >> 48);
+    task.row = t.x;
+    task.slot = t.y;
+    return task;
+}
+
+}  // namespace gnnb

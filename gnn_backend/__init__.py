@@ -1,5 +1,6 @@
 """Fused, IO-aware kernels behind unchanged DGL and PyTorch Geometric code."""
 
+from gnn_backend.adapters.dgl import compat as _dgl_compat
 from gnn_backend.api import (
     accelerate,
     compare,
@@ -25,3 +26,5 @@ __all__ = [
     "patches",
     "profile",
 ]
+
+_dgl_compat.install()  # so that `import dgl` loads on a PyTorch that its wheel does not know

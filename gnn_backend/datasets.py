@@ -12,6 +12,7 @@ from gnn_backend.errors import invalid
 
 #: Heavy-tailed graphs by name: (nodes, edges).
 NAMED_GRAPHS: dict[str, tuple[int, int]] = {
+    "tolokers-like": (11_758, 1_038_000),
     "arxiv-like": (169_343, 2_315_598),
     "reddit-like": (232_965, 114_615_892),
     "products-like": (2_449_029, 123_718_280),
@@ -130,7 +131,9 @@ def load_npz(path: str | Path) -> GraphData:
         with np.load(path, allow_pickle=False) as archive:
             fields = {key: archive[key] for key in archive.files}
     except (ValueError, OSError, AttributeError) as error:
-        raise invalid("graph", "not an npz archive", f"{path} ({error})", "numpy.savez output")
+        raise invalid(
+            "graph", "not an npz archive", f"{path} ({error})", "numpy.savez output"
+        ) from None
     return _from_fields(path.stem, fields)
 
 

@@ -1,0 +1,148 @@
+"""The hosts' own layers: which there are, how to build one and how to call it on a graph.
+
+Layers are built from the names of their constructor's parameters, so a layer that this package
+learns to accelerate needs no entry here.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from gnn_backend.datasets import GraphData
+from gnn_backend.errors import invalid
+
+HOSTS = ("dgl", "pyg")
+_CONV_MODULES = {"dgl": "dgl.nn.pytorch.conv", "pyg": "torch_geometric.nn.conv"}
+_PACKAGES = {"dgl": "dgl", "pyg": "torch_geometric"}
+
+_IN_NAMES = ("in_channels", "in_feats", "in_size", "in_dim")
+_OUT_NAMES = ("out_channels", "out_feats", "out_size", "out_dim", "head_size")
+_HEAD_NAMES = ("heads", "num_heads")
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of a layer: input width, output width a head, heads."""
+
+    in_dim: int = 128
+    dim: int = 64
+    heads: int = 2
+
+
+def installed(host: str) -> bool:
+    """Whether the host's package is importable, without importing it."""
+    return importlib.util.find_spec(_PACKAGES[host]) is not None
+
+
+def conv_classes(host: str) -> dict[str, type[torch.nn.Module]]:
+    """Public convolution classes of a host by name, in its own order; imports the host."""
+    module = importlib.import_module(_CONV_MODULES[host])
+    found = ((name, getattr(module, name)) for name in module.__all__)
+    return {
+        name: item
+        for name, item in found
+        if inspect.isclass(item) and issubclass(item, torch.nn.Module)
+    }
+
+
+def conv_class(host: str, layer: str) -> type[torch.nn.Module]:
+    """One convolution class; raises InvalidArgument where the host has none of that name."""
+    if host not in HOSTS:
+        raise invalid("host", "unknown", repr(host), " or ".join(HOSTS))
+    if not installed(host):
+        package = _PACKAGES[host]
+        raise invalid("host", "not installed", host, package, f"pip install {package}")
+    classes = conv_classes(host)
+    if layer not in classes:
+        raise invalid("layer", f"{host} has no such layer", repr(layer), ", ".join(classes))
+    return classes[layer]
+
+
+def build(cls: type[torch.nn.Module], shape: Shape, **fixed: Any) -> torch.nn.Module:
+    """Construct a layer of the wanted sizes.
+
+    Parameters
+    ----------
+    cls : type
+        A class from ``conv_classes``.
+    shape : Shape
+    **fixed
+        Further constructor arguments, set where the constructor takes them.
+
+    Raises
+    ------
+    InvalidArgument
+        A required constructor argument is none of the known sizes.
+    """
+    parameters = dict(inspect.signature(cls.__init__).parameters)
+    parameters.pop("self", None)
+    wanted = {**_sizes(parameters, shape), **{k: v for k, v in fixed.items() if k in parameters}}
+    missing = [
+        name
+        for name, p in parameters.items()
+        if p.default is p.empty
+        and name not in wanted
+        and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+    ]
+    if missing:
+        raise invalid(cls.__name__, "needs arguments that are no sizes", missing, "none such")
+    return cls(**wanted)
+
+
+def build_on(
+    cls: type[torch.nn.Module],
+    shape: Shape,
+    device: str,
+    dtype: torch.dtype,
+    **options: Any,
+) -> torch.nn.Module:
+    """The layer that commands compare: seeded weights, any in-degree allowed, and ``options``."""
+    torch.manual_seed(0)
+    module = build(cls, shape, allow_zero_in_degree=True, **options)
+    return module.to(device=device, dtype=dtype)
+
+
+def features(graph: GraphData, shape: Shape, device: str, dtype: torch.dtype) -> torch.Tensor:
+    """Seeded normal node features [N, in_dim] that require a gradient."""
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(graph.num_nodes, shape.in_dim, generator=generator)
+    return x.to(device=device, dtype=dtype).requires_grad_()
+
+
+def dgl_has_cuda() -> bool:
+    """Whether DGL graphs can live on the current CUDA device."""
+    import dgl
+
+    try:
+        dgl.graph(([0], [0])).to("cuda")
+    except dgl.DGLError:
+        return False
+    return True
+
+
+def arguments(host: str, graph: GraphData, x: torch.Tensor) -> tuple[Any, ...]:
+    """Forward arguments of a layer of ``host``: (graph, x) for DGL, (x, edge_index) for PyG."""
+    edges = graph.edge_index.to(x.device)
+    if host == "pyg":
+        return x, edges
+    import dgl
+
+    source, destination = graph.edge_index.cpu()
+    host_graph = dgl.graph((source, destination), num_nodes=graph.num_nodes)
+    return (host_graph if x.device.type == "cpu" else host_graph.to(x.device)), x
+
+
+def _sizes(parameters: Mapping[str, inspect.Parameter], shape: Shape) -> dict[str, int]:
+    values = {
+        **dict.fromkeys(_IN_NAMES, shape.in_dim),
+        **dict.fromkeys(_OUT_NAMES, shape.dim),
+        **dict.fromkeys(_HEAD_NAMES, shape.heads),
+    }
+    return {name: value for name, value in values.items() if name in parameters}

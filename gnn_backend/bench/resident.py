@@ -1,0 +1,133 @@
+"""Memory and time of a host's layer in a process of its own.
+
+    python -m gnn_backend.bench.resident '{"host": "pyg", "layer": "GATv2Conv", ...}'
+
+Resident memory only tells something in a process that has done nothing else: it imports the
+host, runs the layer once on a tiny graph (compilation, thread pools), and then measures forward
+and backward on the real one. The request is a ``Request`` as JSON, the answer a ``Measurement``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+
+import torch
+
+from gnn_backend.bench import hosts, memory, timing
+from gnn_backend.datasets import GraphData, load, sample_edges, uniform
+from gnn_backend.errors import GNNBackendError
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """What to run.
+
+    ``graph`` is a name or an npz file, cut to ``max_edges`` edges if that is set; ``backend``
+    says whether acceleration is enabled.
+    """
+
+    host: str
+    layer: str
+    graph: str
+    backend: bool
+    shape: hosts.Shape = dataclasses.field(default_factory=hosts.Shape)
+    dtype: str = "float32"
+    max_edges: int | None = None
+    repeats: int = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Measurement:
+    """Peak resident growth of one forward+backward, and median milliseconds."""
+
+    peak_bytes: int
+    forward_ms: float
+    forward_backward_ms: float
+
+
+class MeasurementFailed(GNNBackendError):
+    """The process that was to measure ended with an error."""
+
+
+def measure(request: Request, **environment: str) -> Measurement:
+    """Measure in a fresh process, with ``environment`` added to its variables."""
+    command = [sys.executable, "-m", "gnn_backend.bench.resident"]
+    command.append(json.dumps(dataclasses.asdict(request)))
+    paths = [p for p in sys.path if p]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **environment}
+    done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
+    if done.returncode != 0:
+        cause = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
+        raise MeasurementFailed(f"measuring {request.host} {request.layer}: {cause[0]}")
+    return Measurement(**json.loads(done.stdout.splitlines()[-1]))
+
+
+def measure_here(request: Request) -> Measurement:
+    """Measure in this process; see ``measure``."""
+    graph = load(request.graph)
+    if request.max_edges is not None:
+        graph = sample_edges(graph, request.max_edges)
+    dtype = getattr(torch, request.dtype)
+    cls = hosts.conv_class(request.host, request.layer)
+    with _accelerated(request.backend):
+        module = hosts.build_on(cls, request.shape, "cpu", dtype)
+        step(request, module, _tiny_graph(), dtype)()
+        run = step(request, module, graph, dtype)
+        peak = memory.resident_growth(run)
+        both = timing.eager_ms(run, "cpu", repeats=request.repeats, warmup=0)
+        forward = step(request, module, graph, dtype, backward=False)
+        return Measurement(peak, timing.eager_ms(forward, "cpu", repeats=request.repeats), both)
+
+
+def step(
+    request: Request,
+    module: torch.nn.Module,
+    graph: GraphData,
+    dtype: torch.dtype,
+    backward: bool = True,
+) -> Callable[[], None]:
+    """A call that runs the layer forward, and backward with a fixed cotangent of ones."""
+    x = hosts.features(graph, request.shape, "cpu", dtype)
+    arguments = hosts.arguments(request.host, graph, x)
+
+    def call() -> None:
+        with torch.set_grad_enabled(backward):
+            out = module(*arguments)
+        if backward:
+            leaves = [x, *(p for p in module.parameters() if p.requires_grad)]
+            torch.autograd.grad(out, leaves, torch.ones_like(out), allow_unused=True)
+
+    return call
+
+
+def _tiny_graph() -> GraphData:
+    return GraphData("tiny", uniform(64, 64, 512), 64)
+
+
+@contextlib.contextmanager
+def _accelerated(wanted: bool) -> Iterator[None]:
+    if not wanted:
+        yield
+        return
+    from gnn_backend import enabled
+
+    with enabled():
+        yield
+
+
+def main() -> None:
+    fields = json.loads(sys.argv[1])
+    fields["shape"] = hosts.Shape(**fields["shape"])
+    import gnn_backend  # noqa: F401 - lets DGL load where its own import fails
+
+    print(json.dumps(dataclasses.asdict(measure_here(Request(**fields)))))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""Results of the attention benchmark as tables for people."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.table import Table
+
+from gnn_backend.bench.attention import RATIO_LIMITS
+
+_LAYERS = (
+    ("pyg", "PyG GATv2Conv, stock"),
+    ("pyg_message_passing", "PyG message passing alone, stock"),
+    ("pyg_accelerated", "PyG GATv2Conv, accelerated"),
+    ("dgl", "DGL GATv2Conv, stock"),
+    ("dgl_accelerated", "DGL GATv2Conv, accelerated"),
+)
+
+
+def attention_tables(document: dict[str, Any]) -> list[Table]:
+    """One table for each graph and dtype of a results document, then one of ratios."""
+    device = document["device"] or {}
+    title = f"{device.get('name', 'unknown device')}, {document['date']}"
+    tables = [_row_table(row, title) for row in document["graphs"]]
+    return [*tables, _ratio_table(document)]
+
+
+def _row_table(row: dict[str, Any], title: str) -> Table:
+    table = Table(
+        title=f"{row['graph']}, {row['dtype']}: {row['num_nodes']:,} nodes, "
+        f"{row['num_edges']:,} edges, largest in-degree {row['max_in_degree']:,}",
+        caption=title,
+    )
+    table.add_column("milliseconds")
+    for heading in ("forward", "forward+backward", "peak MiB"):
+        table.add_column(heading, justify="right")
+    limit, ours = row["yardstick"], row["ours"]
+    if limit is not None:
+        g1, g2 = limit["g1_ms"], limit["g2_ms"]
+        table.add_row("yardstick: g1, 2 g1 + g2", _ms(g1), _ms(2 * g1 + g2), "-")
+    if "forward_replay_ms" in ours:
+        replay = ours["forward_replay_ms"], ours["forward_backward_replay_ms"]
+        table.add_row("operator, graph replay", *map(_ms, replay), "-")
+    _add(table, "operator, eager", ours)
+    for key, label in _LAYERS:
+        _add(table, label, row["layers"].get(key))
+    _add(table, "Turbo-GNN operator, eager", row.get("turbo_gnn"))
+    return table
+
+
+def _add(table: Table, label: str, figures: dict[str, Any] | str | None) -> None:
+    if figures is None:
+        return
+    if isinstance(figures, str):
+        table.add_row(label, figures, "", "")
+        return
+    times = figures["forward_ms"], figures["forward_backward_ms"]
+    peak = figures.get("peak_bytes")
+    shown = "-" if peak is None else f"{peak / 2**20:,.0f}"
+    table.add_row(label, *map(_ms, times), shown)
+
+
+def _ratio_table(document: dict[str, Any]) -> Table:
+    rows = document["graphs"]
+    names = [n for n in rows[0]["ratios"] if any(r["ratios"][n] is not None for r in rows)]
+    table = Table("graph", "dtype", title="ratios (limits in brackets)")
+    for name in names:
+        bound = f" (<= {RATIO_LIMITS[name]})" if name in RATIO_LIMITS else ""
+        table.add_column(name.replace("_", " ") + bound, justify="right")
+    for row in rows:
+        cells = ("-" if row["ratios"][n] is None else f"{row['ratios'][n]:.2f}" for n in names)
+        table.add_row(row["graph"], row["dtype"], *cells)
+    return table
+
+
+def _ms(value: float) -> str:
+    return f"{value:.4f}" if value < 1 else f"{value:,.2f}"

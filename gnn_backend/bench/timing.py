@@ -1,0 +1,78 @@
+"""Times of a call: by CUDA-graph replay (no launch overhead) and eager."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+INNER = 10
+REPEATS = 7
+_WARMUP = 3
+
+
+def replay_ms(call: Callable[[], Any], inner: int = INNER, repeats: int = REPEATS) -> float:
+    """Median milliseconds of one call, replaying a CUDA graph of ``inner`` calls.
+
+    The call must launch on the current stream and must not synchronise.
+    """
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(_WARMUP):
+            call()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(inner):
+            call()
+    graph.replay()
+    return _median_of_events(graph.replay, repeats) / inner
+
+
+def eager_ms(
+    call: Callable[[], Any],
+    device: torch.device | str,
+    inner: int = INNER,
+    repeats: int = REPEATS,
+    warmup: int = _WARMUP,
+) -> float:
+    """Median milliseconds of one call as a program makes it, launch overhead included.
+
+    On CUDA a sample is ``inner`` calls in a row between two events; elsewhere it is one call.
+    """
+    for _ in range(warmup):
+        call()
+    if torch.device(device).type != "cuda":
+        return wall_ms(call, repeats)
+
+    def several() -> None:
+        for _ in range(inner):
+            call()
+
+    return _median_of_events(several, repeats) / inner
+
+
+def _median_of_events(call: Callable[[], Any], repeats: int) -> float:
+    samples = []
+    for _ in range(repeats):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        call()
+        end.record()
+        torch.cuda.synchronize()
+        samples.append(start.elapsed_time(end))
+    return statistics.median(samples)
+
+
+def wall_ms(call: Callable[[], Any], repeats: int) -> float:
+    """Median wall-clock milliseconds of one call; the call waits for what it starts."""
+    samples = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        call()
+        samples.append((time.perf_counter() - start) * 1e3)
+    return statistics.median(samples)

@@ -1,0 +1,105 @@
+"""``bench``: measurements that end up in ``benchmarks/results``, and a way to read them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gnn_backend.cli import output
+
+bench = typer.Typer(name="bench", help="Measure operators and layers.", no_args_is_help=True)
+
+_DTYPES = ("float32", "bfloat16", "float16", "float64")
+_DEFAULT_GRAPHS = {"cuda": "arxiv-like,reddit-like,products-like", "cpu": "tolokers-like"}
+
+
+@bench.command()
+def attention(
+    graph: Annotated[
+        str | None,
+        typer.Option(
+            help="Named graphs or npz files, comma-separated. Named: arxiv-like, reddit-like, "
+            "products-like, tolokers-like. Default: the first three on a GPU, else the last.",
+        ),
+    ] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="OUT", help="Write the results here.")
+    ] = None,
+    dtype: Annotated[str, typer.Option(help="float32, bfloat16, float16; several with commas.")] = (
+        "float32"
+    ),
+    heads: Annotated[int, typer.Option(min=1)] = 2,
+    dim: Annotated[int, typer.Option(min=1, help="Width of a head.")] = 64,
+    in_dim: Annotated[int, typer.Option(min=1, help="Input width of the whole layers.")] = 128,
+    device: Annotated[str | None, typer.Option(help="cuda or cpu; default: cuda if any.")] = None,
+    check_yardstick: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Another yardstick: a Python file with limits(src, dst, num_src, num_dst, width, "
+            "dtypes). A difference over 5 % voids the ratios.",
+        ),
+    ] = None,
+    force_stock: Annotated[
+        bool, typer.Option(help="Run stock layers even where they will not fit.")
+    ] = False,
+    repeats: Annotated[int, typer.Option(min=1, help="Samples; the median counts.")] = 7,
+) -> None:
+    """GATv2 attention: the yardstick, this package, stock layers and rivals in one run."""
+    import torch
+
+    from gnn_backend.bench import attention as benchmark
+    from gnn_backend.bench.hosts import Shape
+
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if device not in _DEFAULT_GRAPHS:
+        output.fail(f"--device: got {device!r}, expected cuda or cpu")
+    if device == "cuda" and not torch.cuda.is_available():
+        output.fail("--device cuda: torch finds no CUDA device; use --device cpu")
+    dtypes = tuple(part.strip() for part in dtype.split(","))
+    if any(name not in _DTYPES for name in dtypes):
+        output.fail(f"--dtype: got {dtype!r}, expected names among {', '.join(_DTYPES)}")
+    settings = benchmark.Settings(
+        shape=Shape(in_dim, dim, heads),
+        device=device,
+        dtypes=dtypes,
+        repeats=repeats,
+        force_stock=force_stock,
+        check_yardstick=check_yardstick,
+    )
+    graphs = [part.strip() for part in (graph or _DEFAULT_GRAPHS[device]).split(",")]
+    document = benchmark.run(graphs, settings, output.note)
+    if json_file is not None:
+        json_file.parent.mkdir(parents=True, exist_ok=True)
+        json_file.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+        output.note(f"results in {json_file}")
+    _print(document)
+
+
+@bench.command()
+def show(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A file that --json wrote.")],
+) -> None:
+    """Show a results file as a table."""
+    if not file.is_file():
+        output.fail(f"no such file: {file}")
+    try:
+        document = json.loads(file.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        output.fail(f"{file} is not JSON: {error}")
+    if not isinstance(document, dict) or document.get("benchmark") != "attention":
+        output.fail(f"{file} is no result of `bench attention`")
+    _print(document)
+
+
+def _print(document: dict[str, Any]) -> None:
+    from rich.console import Console
+
+    from gnn_backend.bench.tables import attention_tables
+
+    console = Console()
+    for table in attention_tables(document):
+        console.print(table)

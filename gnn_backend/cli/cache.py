@@ -1,0 +1,44 @@
+"""``cache``: where compiled kernels are kept, and how to be rid of them."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gnn_backend.cli import output
+
+_ACTIONS = ("info", "clear")
+
+
+def cache(
+    action: Annotated[str, typer.Argument(help="info or clear.")] = "info",
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
+) -> None:
+    """Show the cache of compiled kernels, or clear it (they are compiled again when needed)."""
+    if action not in _ACTIONS:
+        output.fail(f"cache: got {action!r}, expected {' or '.join(_ACTIONS)}")
+    from gnn_backend.cli.doctor import cache_report
+
+    report = cache_report()
+    if action == "clear":
+        removed = report["files"]
+        _clear(Path(report["path"]))
+        report = {**cache_report(), "removed": removed}
+    if as_json:
+        output.print_json(report)
+        return
+    print(f"{report['path']}: {report['files']} files, {output.bytes_text(report['bytes'])}")
+    if "removed" in report:
+        print(f"{report['removed']} files removed")
+
+
+def _clear(folder: Path) -> None:
+    """Remove what is in the cache directory, not the directory itself."""
+    for entry in folder.iterdir() if folder.is_dir() else ():
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()

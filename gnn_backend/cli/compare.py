@@ -1,0 +1,175 @@
+"""``compare``: one layer of a host against its stock self, on a graph from a file."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gnn_backend.cli import output
+
+if TYPE_CHECKING:
+    from gnn_backend.bench.hosts import Shape
+    from gnn_backend.compare import Comparison
+    from gnn_backend.datasets import GraphData
+
+DEVICES = ("cpu", "cuda", "emulator")
+DTYPES = ("float32", "float64", "bfloat16", "float16")
+
+#: Edges that the emulator takes in a few seconds; larger graphs are sampled down to this.
+EMULATOR_EDGES = 2000
+
+#: Largest relative error that counts as equal, by dtype.
+TOLERANCES = {"float32": 2e-5, "float64": 1e-9, "bfloat16": 2e-2, "float16": 4e-3}
+
+_NOTHING = {"stock": None, "backend": None}
+_NOT_COMPARED: dict[str, Any] = {
+    "accelerated": False,
+    "reason": "dgl-no-cuda",
+    "max_abs_error": {},
+    "max_rel_error": {},
+    "peak_bytes": _NOTHING,
+    "ms": _NOTHING,
+    "launches": 0,
+}
+
+
+def compare(
+    graph: Annotated[str, typer.Option(help="An npz file with edge_index, or a named graph.")],
+    host: Annotated[str, typer.Option(help="dgl or pyg.")] = "pyg",
+    layer: Annotated[str, typer.Option(help="Name of a convolution class.")] = "GATv2Conv",
+    heads: Annotated[int, typer.Option(min=1)] = 2,
+    dim: Annotated[int, typer.Option(min=1, help="Output width of a head.")] = 64,
+    in_dim: Annotated[int, typer.Option(min=1)] = 128,
+    dtype: Annotated[str, typer.Option(help="float32, float64, bfloat16 or float16.")] = "float32",
+    device: Annotated[str, typer.Option(help="cpu, cuda, or emulator (the CUDA kernels on the "
+                                             "CPU).")] = "cpu",
+    repeats: Annotated[int, typer.Option(min=1, help="Timed runs; the median counts.")] = 3,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
+) -> None:  # fmt: skip
+    """Compare outputs, gradients, time and memory of a layer with the stock layer.
+
+    Exit code 1 if an error is above the tolerance of the dtype.
+    """
+    _check_choice("device", device, DEVICES)
+    _check_choice("dtype", dtype, DTYPES)
+    import torch
+
+    from gnn_backend.bench.hosts import Shape
+    from gnn_backend.datasets import load
+
+    if device == "cuda" and not torch.cuda.is_available():
+        output.fail("--device cuda: torch finds no CUDA device; use cpu or emulator")
+    settings = {"host": host, "layer": layer, "graph": graph, "dtype": dtype, "device": device}
+    data = load(graph)
+    if device == "emulator":
+        data = _small_enough(data)
+    result = _compared(settings, Shape(in_dim, dim, heads), data, repeats)
+    tolerance = TOLERANCES[dtype]
+    equal = all(error <= tolerance for error in result["max_rel_error"].values())
+    document = {
+        **result,
+        "equal": equal,
+        "tolerance": tolerance,
+        **settings,
+        "num_nodes": data.num_nodes,
+        "num_edges": data.num_edges,
+        "in_dim": in_dim,
+        "dim": dim,
+        "heads": heads,
+    }
+    if as_json:
+        output.print_json(document)
+    else:
+        _show(document)
+    raise SystemExit(0 if equal else output.CHECK_FAILED)
+
+
+def _small_enough(data: GraphData) -> GraphData:
+    from gnn_backend.datasets import sample_edges
+
+    if data.num_edges <= EMULATOR_EDGES:
+        return data
+    output.note(
+        f"the emulator is slow: comparing on {EMULATOR_EDGES:,} edges drawn from the graph's "
+        f"{data.num_edges:,}"
+    )
+    return sample_edges(data, EMULATOR_EDGES)
+
+
+def _compared(
+    settings: dict[str, str], shape: Shape, data: GraphData, repeats: int
+) -> dict[str, Any]:
+    """What the command is about: accelerated, reason, errors, peak_bytes and ms."""
+    import torch
+
+    import gnn_backend
+    from gnn_backend import config
+    from gnn_backend.bench import hosts
+
+    emulator = settings["device"] == "emulator"
+    device = "cpu" if emulator else settings["device"]
+    kind = getattr(torch, settings["dtype"])
+    cls = hosts.conv_class(settings["host"], settings["layer"])
+    module = hosts.build_on(cls, shape, device, kind)
+    x = hosts.features(data, shape, device, kind)
+    if settings["host"] == "dgl" and device == "cuda" and not hosts.dgl_has_cuda():
+        return dict(_NOT_COMPARED)
+    arguments = hosts.arguments(settings["host"], data.to(device), x)
+    target = {"cpu_target": "emulator" if emulator else "numba"}
+    with config.override(**target):
+        found = gnn_backend.compare(module, *arguments, repeats=1 if emulator else repeats)
+    if settings["device"] == "cpu":
+        found = _measured_apart(found, settings, shape, repeats)
+    fields = ("accelerated", "reason", "max_abs_error", "max_rel_error", "peak_bytes", "ms")
+    everything = found.to_dict()
+    return {name: everything[name] for name in (*fields, "launches")}
+
+
+def _measured_apart(
+    found: Comparison, settings: dict[str, str], shape: Shape, repeats: int
+) -> Comparison:
+    """Replace memory and time by those of fresh processes, which earlier runs do not blur."""
+    from gnn_backend.bench.resident import Request, measure
+
+    stock, backend = (
+        measure(
+            Request(
+                settings["host"], settings["layer"], settings["graph"], accelerated, shape,
+                settings["dtype"], repeats=repeats,
+            ),
+            GNN_BACKEND_CPU_TARGET="numba",
+        )
+        for accelerated in (False, True)
+    )  # fmt: skip
+    return replace(
+        found,
+        peak_bytes={"stock": stock.peak_bytes, "backend": backend.peak_bytes},
+        ms={"stock": stock.forward_backward_ms, "backend": backend.forward_backward_ms},
+    )
+
+
+def _check_choice(option: str, got: str, choices: tuple[str, ...]) -> None:
+    if got not in choices:
+        output.fail(f"--{option}: got {got!r}, expected one of {', '.join(choices)}")
+
+
+def _show(document: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("tensor", title=f"{document['host']} {document['layer']} against stock")
+    for heading in ("max abs error", "max rel error"):
+        table.add_column(heading, justify="right")
+    for name, error in document["max_abs_error"].items():
+        table.add_row(name, f"{error:.2e}", f"{document['max_rel_error'][name]:.2e}")
+    console = Console()
+    console.print(table)
+    runs = "accelerated" if document["accelerated"] else f"stock ({document['reason']})"
+    verdict = "equal within" if document["equal"] else "[red]above[/]"
+    console.print(f"{runs}; {verdict} the tolerance {document['tolerance']:g}")
+    for label, key in (("stock", "stock"), ("this package", "backend")):
+        time, peak = document["ms"][key], output.bytes_text(document["peak_bytes"][key])
+        shown = "-" if time is None else f"{time:,.2f} ms"
+        console.print(f"{label}: forward+backward {shown}, peak {peak}", highlight=False)

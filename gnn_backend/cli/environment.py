@@ -1,0 +1,135 @@
+"""What is installed here: versions, the GPU and whether driver, NVRTC and architecture match."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import re
+import shutil
+import subprocess
+from typing import Any
+
+# Name shown -> distributions that provide it, the first one installed counts.
+_DISTRIBUTIONS = {
+    "gnn_backend": ("gnn_backend",),
+    "torch": ("torch",),
+    "numpy": ("numpy",),
+    "numba": ("numba",),
+    "tbb": ("tbb",),
+    "dgl": ("dgl",),
+    "torch_geometric": ("torch_geometric",),
+    "torch_scatter": ("torch_scatter",),
+    "cupy": ("cupy-cuda13x", "cupy-cuda12x", "cupy"),
+    "turbo_gnn": ("turbo_gnn",),
+}
+
+
+def versions() -> dict[str, str | None]:
+    """Version of everything that takes part; None for what is not installed."""
+    found: dict[str, str | None] = {"python": platform.python_version()}
+    for name, candidates in _DISTRIBUTIONS.items():
+        found[name] = next(filter(None, map(distribution_version, candidates)), None)
+    nvrtc = nvrtc_version()
+    found["nvrtc"] = None if nvrtc is None else ".".join(map(str, nvrtc))
+    found["driver"] = nvidia_driver()
+    found["cuda_of_driver"] = _dotted(driver_cuda_version())
+    found["g++"] = compiler_version()
+    return found
+
+
+def distribution_version(name: str) -> str | None:
+    """Version of an installed distribution, or None."""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def compiler_version() -> str | None:
+    """Version of the g++ on the PATH, or None."""
+    path = shutil.which("g++")
+    if path is None:
+        return None
+    answer = subprocess.run([path, "-dumpfullversion"], capture_output=True, text=True, check=False)
+    return answer.stdout.strip() or None
+
+
+def nvrtc_version() -> tuple[int, int] | None:
+    """(major, minor) of the NVRTC that CuPy loads; None without CuPy or NVRTC."""
+    try:
+        from cupy.cuda import nvrtc
+
+        return tuple(nvrtc.getVersion())
+    except Exception:  # a broken CuPy raises whatever its libraries raise
+        return None
+
+
+def nvrtc_archs() -> list[int]:
+    """Architectures that this NVRTC compiles for, as 80, 90, ..."""
+    try:
+        from cupy.cuda import nvrtc
+
+        return [int(arch) for arch in nvrtc.getSupportedArchs()]
+    except Exception:  # see nvrtc_version
+        return []
+
+
+def driver_cuda_version() -> tuple[int, int] | None:
+    """(major, minor) of CUDA that the installed driver supports; None without a driver."""
+    try:
+        from cupy.cuda import runtime
+
+        version = runtime.driverGetVersion()
+    except Exception:  # no CuPy, or it finds no CUDA libraries
+        return None
+    return (version // 1000, version % 1000 // 10) if version else None
+
+
+def nvidia_driver() -> str | None:
+    """Version of the NVIDIA kernel driver, as nvidia-smi shows it; None without one."""
+    try:
+        with open("/proc/driver/nvidia/version", encoding="utf-8") as file:  # noqa: PTH123
+            found = re.search(r"\s(\d+\.\d+(?:\.\d+)?)\s", file.readline())
+    except OSError:
+        return None
+    return found.group(1) if found else None
+
+
+def device_report() -> dict[str, Any] | None:
+    """Name, architecture and memory of the current CUDA device; None without one."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return None
+    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+    return {
+        "name": properties.name,
+        "arch": f"sm_{properties.major}{properties.minor}",
+        "memory_bytes": properties.total_memory,
+        "count": torch.cuda.device_count(),
+    }
+
+
+def gpu_match() -> dict[str, Any]:
+    """Whether NVRTC can compile for the device and the driver can load what it makes.
+
+    ``match`` is None where there is no device to match. A driver loads cubins of its own major
+    CUDA version and of earlier ones.
+    """
+    device, nvrtc, driver = device_report(), nvrtc_version(), driver_cuda_version()
+    report: dict[str, Any] = {
+        "device": device,
+        "nvrtc": _dotted(nvrtc),
+        "driver_cuda": _dotted(driver),
+        "nvrtc_archs": [f"sm_{arch}" for arch in nvrtc_archs()],
+        "match": None,
+    }
+    if device is not None:
+        known = device["arch"] in report["nvrtc_archs"]
+        loads = nvrtc is not None and driver is not None and nvrtc[0] <= driver[0]
+        report["match"] = known and loads
+    return report
+
+
+def _dotted(version: tuple[int, int] | None) -> str | None:
+    return None if version is None else f"{version[0]}.{version[1]}"

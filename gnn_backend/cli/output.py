@@ -1,0 +1,42 @@
+"""How commands speak: JSON on standard output alone, everything for people through rich."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any, NoReturn
+
+#: Exit codes of every command besides 0.
+CHECK_FAILED = 1
+BAD_USAGE = 2
+
+
+def print_json(document: Any) -> None:
+    """Write one JSON document, and nothing else, to standard output."""
+    sys.stdout.write(json.dumps(document, indent=2) + "\n")
+    sys.stdout.flush()
+
+
+def note(message: str) -> None:
+    """Progress and remarks, on standard error so that they never mix with a result."""
+    from rich.console import Console
+
+    Console(stderr=True).print(message, highlight=False, markup=False, soft_wrap=True)
+
+
+def fail(message: str, code: int = BAD_USAGE) -> NoReturn:
+    """End the command with an error message on standard error."""
+    note(f"error: {message}")
+    raise SystemExit(code)
+
+
+def bytes_text(count: int | float | None) -> str:
+    """Byte count for people: ``3.2 GiB``; ``-`` for None."""
+    if count is None:
+        return "-"
+    value = float(count)
+    for unit in ("B", "KiB", "MiB"):
+        if abs(value) < 1024:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} GiB"

@@ -1,0 +1,106 @@
+"""``run``: an unmodified script behaves as under plain Python, but accelerated."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.helpers import command
+
+PYG_SCRIPT = """
+import sys
+import helper_beside_the_script
+import torch
+from torch_geometric.nn import GATv2Conv
+
+if __name__ == "__main__":
+    torch.manual_seed(0)
+    conv = GATv2Conv(4, 3, heads=2)
+    out = conv(torch.randn(5, 4), torch.tensor([[0, 1, 2, 3], [1, 2, 3, 4]]))
+    print(sys.argv, __file__, __name__, helper_beside_the_script.value)
+    print([round(v, 4) for v in out.sum(0).tolist()])
+    sys.exit(7)
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    (tmp_path / "helper_beside_the_script.py").write_text("value = 42\n")
+    path = tmp_path / "script.py"
+    path.write_text(PYG_SCRIPT)
+    return path
+
+
+def test_script_runs_as_under_python_and_is_counted(script: Path, tmp_path: Path) -> None:
+    pytest.importorskip("torch_geometric")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    arguments = [str(script), "--profile", "-m", "x"]
+    stock = subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, check=False, cwd=elsewhere
+    )
+    ours = command("run", "--profile", *arguments, cwd=elsewhere)
+    assert (stock.returncode, ours.returncode) == (7, 7)
+    assert ours.stdout == stock.stdout
+    row = next(line for line in ours.stderr.splitlines() if "pyg.GATv2Conv" in line)
+    assert "1" in row.split()
+
+
+def test_module_form(script: Path) -> None:
+    pytest.importorskip("torch_geometric")
+    done = command("run", "-m", "script", "--heads", "2", cwd=script.parent)
+    assert done.returncode == 7
+    first = done.stdout.splitlines()[0]
+    assert "'--heads', '2'" in first and "__main__ 42" in first
+
+
+FAILING = """
+def fail():
+    raise RuntimeError("from the script")
+fail()
+"""
+
+
+def test_exception_shows_the_scripts_frames_and_the_profile(tmp_path: Path) -> None:
+    (tmp_path / "failing.py").write_text(FAILING)
+    done = command("run", "--profile", "failing.py", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "RuntimeError: from the script" in done.stderr
+    assert "in fail" in done.stderr and "runpy" not in done.stderr
+    assert "gnn_backend" not in done.stderr.split("RuntimeError")[0]
+    assert "calls" in done.stderr.split("from the script")[-1].lower()
+
+
+STRICT = """
+import torch
+from torch_geometric.nn import GATv2Conv
+conv = GATv2Conv(4, 3, edge_dim=2)
+edges = torch.tensor([[0, 1], [1, 0]])
+conv(torch.randn(2, 4), edges, torch.randn(2, 2))
+"""
+
+
+def test_strict_mode_reaches_the_layers(tmp_path: Path) -> None:
+    pytest.importorskip("torch_geometric")
+    (tmp_path / "edges.py").write_text(STRICT)
+    done = command("run", "--mode", "strict", "edges.py", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "StrictFallbackError" in done.stderr and "edge-features" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["missing.py"], "no such file"),
+        (["--mode", "fast", "missing.py"], "'fast'"),
+        ([], "Missing argument"),
+    ],
+)
+def test_bad_usage(arguments: list[str], message: str, tmp_path: Path) -> None:
+    done = command("run", *arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr

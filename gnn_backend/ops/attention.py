@@ -78,7 +78,7 @@ class _SoftmaxAttention(torch.autograd.Function):
         ctx: Any, graph: Graph, functor: Functor, scalars: dict[str, float], *operands: Tensor
     ) -> Tensor:
         engine = engine_for(operands[0].device, operands[0].dtype)
-        ready = {n: _kernel_ready(t) for n, t in zip(functor.operands, operands, strict=True)}
+        ready = {n: kernel_ready(t) for n, t in zip(functor.operands, operands, strict=True)}
         out, lse = engine.softmax_forward(functor, graph, ready, scalars)
         ctx.graph, ctx.functor, ctx.scalars, ctx.engine = graph, functor, scalars, engine
         ctx.save_for_backward(*operands, out, lse)
@@ -100,9 +100,9 @@ class _SoftmaxAttention(torch.autograd.Function):
                 grad_out,
             )
         else:
-            ready = {n: _kernel_ready(t) for n, t in zip(names, operands, strict=True)}
+            ready = {n: kernel_ready(t) for n, t in zip(names, operands, strict=True)}
             grads = ctx.engine.softmax_backward(
-                functor, graph, ready, ctx.scalars, out, lse, _kernel_ready(grad_out),
+                functor, graph, ready, ctx.scalars, out, lse, kernel_ready(grad_out),
                 frozenset(needed),
             )  # fmt: skip
         return (None, None, None, *(grads.get(name) for name in names))
@@ -126,7 +126,7 @@ def _twin_gradients(
     return {n: torch.zeros_like(operands[n]) if g is None else g for n, g in pairs}
 
 
-def _kernel_ready(tensor: Tensor) -> Tensor:
+def kernel_ready(tensor: Tensor) -> Tensor:
     """Contiguous and aligned for vector accesses; a copy only where it is not."""
     tensor = tensor.detach().contiguous()
     return tensor if tensor.data_ptr() % _ALIGNMENT == 0 else tensor.clone()

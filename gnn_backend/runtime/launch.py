@@ -54,7 +54,7 @@ def engine_for(device: torch.device, dtype: torch.dtype) -> Engine:
     Raises
     ------
     Unsupported
-        ``dtype-float64`` off the Numba target, ``dtype-unsupported``, ``device-unsupported``.
+        ``dtype-float64`` off the Numba target, ``dtype-unsupported``, ``device``.
     """
     if dtype not in (torch.float32, torch.float64, torch.bfloat16, torch.float16):
         raise Unsupported("dtype-unsupported", str(dtype))
@@ -63,7 +63,7 @@ def engine_for(device: torch.device, dtype: torch.dtype) -> Engine:
 
         return cpu
     if device.type not in ("cpu", "cuda"):
-        raise Unsupported("device-unsupported", str(device))
+        raise Unsupported("device", str(device))
     if dtype == torch.float64:
         raise Unsupported("dtype-float64", "the device kernels accumulate in float32")
     return _device_engine(device)

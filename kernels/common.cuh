@@ -22,7 +22,6 @@ constexpr unsigned ALL_LANES = 0xffffffffu;
 constexpr int BLOCK = 128;                // threads of a traversal block: four warps
 constexpr float LOG2E = 1.4426950408889634f;
 
-constexpr float LARGEST = 3.4028234663852886e38f;
 
 __device__ __forceinline__ float negative_infinity() { return __int_as_float(0xff800000); }
 

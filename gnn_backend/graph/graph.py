@@ -18,7 +18,6 @@ from gnn_backend.graph.build import (
     INT32_MAX,
     expand_rows,
     first_out_of_range,
-    group_cpu,
     group_cuda,
     index_dtype,
 )
@@ -118,6 +117,8 @@ class Graph:
             indptr, indices, order = group_cuda(dst, src, num_dst)
             counts = _cuda_counts(indptr, src, dst, num_src, num_dst)
         else:
+            from gnn_backend.graph.counting_sort import group_cpu
+
             indptr, indices, order, bad = group_cpu(dst, src, num_dst)
             if bad >= 0:
                 raise _out_of_range("destination", int(dst[bad]), bad, num_dst)
@@ -227,16 +228,19 @@ class Graph:
         if self.device.type == "cuda":
             indptr, indices, _ = group_cuda(forward.indices, rows, self._num_src)
         else:
+            from gnn_backend.graph.counting_sort import group_cpu
+
             indptr, indices, _, _ = group_cpu(forward.indices, rows, self._num_src)
 
         def edge_ids() -> Tensor:
             # Only edge features need it, so it is sorted again on demand, not kept.
             keys = forward.indices
-            order = (
-                group_cuda(keys, keys, self._num_src)[2]
-                if keys.device.type == "cuda"
-                else group_cpu(keys, keys, self._num_src)[2]
-            )
+            if keys.device.type == "cuda":
+                order = group_cuda(keys, keys, self._num_src)[2]
+            else:
+                from gnn_backend.graph.counting_sort import group_cpu
+
+                order = group_cpu(keys, keys, self._num_src)[2]
             return order if forward.edge_ids is None else forward.edge_ids[order.long()]
 
         return CSR(indptr, indices, edge_ids)

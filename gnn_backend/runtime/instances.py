@@ -15,15 +15,16 @@ from gnn_backend.runtime.selection import (
     DTYPE_NAMES,
     DTYPE_TYPES,
     PER_ACCESS,
+    Schedule,
     Shape,
-    Unroll,
     all_shapes,
-    unroll_for,
+    schedule_for,
 )
 
 BLOCK = 128  # threads of a traversal block (kernels/common.cuh)
 MERGE_BLOCK = 256  # threads of a merge block (kernels/merge.cuh)
 MERGE_VECTORS = (1, 4)  # columns a lane
+PASSES = ("forward", "backward_dst", "backward_src", "row_stats")
 
 
 @dataclass(frozen=True)
@@ -52,39 +53,32 @@ def headers() -> dict[str, str]:
     return {f.relative_to(root).as_posix(): f.read_text(encoding="utf-8") for f in sorted(files)}
 
 
-def _entry(name: str, args: str, block: int, body: str) -> str:
-    return f"GNNB_ENTRY({name}, gnnb::{args}, {block}, (gnnb::{body}(args)))\n"
+def _entry(name: str, args: str, block: int, body: str, min_blocks: int = 1) -> str:
+    return f"GNNB_ENTRY_TUNED({name}, gnnb::{args}, {block}, {min_blocks}, (gnnb::{body}(args)))\n"
 
 
 @lru_cache(maxsize=512)
 def softmax_unit(
-    functor: str, header: str, dtype: str, shape: Shape, unroll: Unroll | None = None
+    functor: str, header: str, dtype: str, shape: Shape, schedule: Schedule | None = None
 ) -> Unit:
     """The softmax-weighted passes of a functor at one dtype and lane layout.
 
     Entries: ``<unit>_forward``, ``_backward_dst``, ``_backward_src``, ``_row_stats``.
     """
-    custom = unroll is not None
-    unroll = unroll or unroll_for(shape)
+    schedule = schedule or schedule_for(shape)
     name = f"{functor.lower()}_{dtype}_{shape.name}"
-    if custom:
-        name += f"u{unroll.forward}{unroll.backward_dst}{unroll.backward_src}"
     flags = f"{str(shape.vector).lower()}, {str(shape.full).lower()}"
     layout = (
         f"gnnb::Shape<{_cuda_type(dtype)}, {shape.lanes}, {shape.heads}, {shape.values}, {flags}>"
     )
-    passes = {
-        "forward": f"softmax_forward<Functor, Layout, {unroll.forward}>",
-        "backward_dst": f"softmax_backward_dst<Functor, Layout, {unroll.backward_dst}>",
-        "backward_src": f"softmax_backward_src<Functor, Layout, {unroll.backward_src}>",
-        "row_stats": "softmax_row_stats<Layout>",
-    }
     text = f'#include "traversal.cuh"\n#include "{header}"\n'
     text += f"using Layout = {layout};\nusing Functor = gnnb::{functor}<Layout>;\n"
-    text += "".join(
-        _entry(f"{name}_{p}", "TraversalArgs", BLOCK, body) for p, body in passes.items()
-    )
-    return Unit(name, tuple(f"{name}_{p}" for p in passes), text)
+    for which in ("forward", "backward_dst", "backward_src"):
+        tuning = getattr(schedule, which)
+        body = f"softmax_{which}<Functor, Layout, {tuning.unroll}>"
+        text += _entry(f"{name}_{which}", "TraversalArgs", BLOCK, body, tuning.min_blocks)
+    text += _entry(f"{name}_row_stats", "TraversalArgs", BLOCK, "softmax_row_stats<Layout>")
+    return Unit(name, tuple(f"{name}_{p}" for p in PASSES), text)
 
 
 @lru_cache(maxsize=8)

@@ -58,12 +58,20 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Unroll:
-    """Edges a lane group has in flight, for each pass."""
+class Pass:
+    """Tuning of one pass: edges a lane group has in flight, blocks to fit a multiprocessor."""
 
-    forward: int
-    backward_dst: int
-    backward_src: int
+    unroll: int
+    min_blocks: int = 1
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Tuning of the passes of a unit."""
+
+    forward: Pass
+    backward_dst: Pass
+    backward_src: Pass
 
 
 def _power_of_two(n: int) -> int:
@@ -97,13 +105,13 @@ def all_shapes() -> list[Shape]:
     return list(found)
 
 
-def unroll_for(shape: Shape) -> Unroll:
-    """Edges in flight: as many as registers allow without spilling."""
+def schedule_for(shape: Shape) -> Schedule:
+    """Edges in flight and register bounds: as many as fit without spilling."""
     if shape.values <= 8:
-        return Unroll(forward=4, backward_dst=2, backward_src=2)
+        return Schedule(Pass(4), Pass(2), Pass(2))
     if shape.values <= 16:
-        return Unroll(forward=2, backward_dst=1, backward_src=1)
-    return Unroll(forward=1, backward_dst=1, backward_src=1)
+        return Schedule(Pass(2), Pass(1), Pass(1))
+    return Schedule(Pass(1), Pass(1), Pass(1))
 
 
 def chunk_for(num_edges: int) -> int:

@@ -1,8 +1,8 @@
 // GATv2 (Brody et al., 2022): logit = sum_d att_d * leaky_relu(x_src_d + x_dst_d), value = x_src.
 //
 // leaky_relu(z) = lin * z + mag * |z| with lin = (1 + slope) / 2 and mag = (1 - slope) / 2: no
-// branch, for any slope. |z| is capped at the largest float, so that z = -inf gives -inf as the
-// exact form does, not inf - inf. Scores are in base 2: att is scaled by log2(e) once a row.
+// branch, for any slope, and the two sums are combined once a lane. |z| is capped, so that z = -inf
+// gives -inf as the exact form does, not inf - inf. Scores are in base 2 (log2(e) is in lin, mag).
 #pragma once
 #include "common.cuh"
 
@@ -11,23 +11,20 @@ namespace gnnb {
 template <class S> struct GATv2 {
     static constexpr int K = S::VALUES;
 
-    // What is fixed while a chunk is traversed: parameters of the functor in a lane's columns.
+    // |z| beyond this is an infinity or nonsense; products with att must stay finite.
+    static constexpr float CAP = 1e30f;
+
+    // What is fixed while a chunk is traversed: the attention vector in a lane's columns.
     struct Params {
-        float lin[K], mag[K];
-        float slope;
+        float att[K];
+        float slope, lin, mag;
         template <class Args>
         __device__ __forceinline__ void load(const Args& args, const Lane<S>& at) {
             slope = args.scalar[0];
-            float att[K];
+            lin = LOG2E * 0.5f * (1.f + slope);
+            mag = LOG2E * 0.5f * (1.f - slope);
             load_row<S>(args.param[0], at, 0, att);
-            #pragma unroll
-            for (int i = 0; i < K; i++) {
-                lin[i] = att[i] * (LOG2E * 0.5f * (1.f + slope));
-                mag[i] = att[i] * (LOG2E * 0.5f * (1.f - slope));
-            }
         }
-        // att in natural units, for gradients.
-        __device__ __forceinline__ float att(int i) const { return (lin[i] + mag[i]) * (1.f / LOG2E); }
     };
 
     struct Src {
@@ -47,16 +44,18 @@ template <class S> struct GATv2 {
 
     // This lane's share of the base-2 logit.
     static __device__ __forceinline__ float score(const Params& p, const Src& src, const Dst& dst) {
-        float x[K], r[K], s = 0.f;
+        float x[K], r[K], plain = 0.f, absolute = 0.f;
         src.x.unpack(x);
         dst.x.unpack(r);
         #pragma unroll
         for (int i = 0; i < K; i++) {
             const float z = x[i] + r[i];
-            s = fmaf(p.lin[i], z, fmaf(p.mag[i], fminf(fabsf(z), LARGEST), s));
+            plain = fmaf(p.att[i], z, plain);
+            absolute = fmaf(p.att[i], fminf(fabsf(z), CAP), absolute);
         }
-        return s;
+        return fmaf(p.lin, plain, p.mag * absolute);
     }
+
     static __device__ __forceinline__ void value(const Src& src, float (&v)[K]) { src.x.unpack(v); }
 
     // d logit / d x_dst = att * leaky', accumulated as a sum over z > 0 and a plain sum.
@@ -75,7 +74,7 @@ template <class S> struct GATv2 {
         __device__ __forceinline__ void finish(const Params& p, float (&g)[K]) const {
             #pragma unroll
             for (int i = 0; i < K; i++)
-                g[i] = p.att(i) * fmaf(1.f - p.slope, positive[i], p.slope * total);
+                g[i] = p.att[i] * fmaf(1.f - p.slope, positive[i], p.slope * total);
         }
     };
     // d logit / d att = leaky_relu(z), accumulated as ds * z over all edges and over z > 0.

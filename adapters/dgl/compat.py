@@ -195,6 +195,10 @@ def _stand_in(module: ModuleType, reason: str) -> None:
 class _Missing:
     """A name of a module that cannot load. Looking at it is free; using it raises ImportError."""
 
+    _symbol: str
+    _reason: str
+    _module: str
+
     def __init__(self, symbol: str, reason: str, module: str) -> None:
         self.__dict__.update(_symbol=symbol, _reason=reason, _module=module)
 

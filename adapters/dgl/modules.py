@@ -7,12 +7,13 @@ from typing import Any
 import dgl.nn.pytorch
 
 from gnn_backend.adapters.dgl.conv import edgewise_bytes, eligible, fast, static_reason
+from gnn_backend.adapters.dgl.dispatch import DGLDispatcher
 from gnn_backend.config import get_config
-from gnn_backend.dispatch import Dispatcher, active_mode
+from gnn_backend.dispatch import active_mode
 from gnn_backend.patching import MODES, stock
 
 _SYMBOL = "dgl.GATv2Conv"
-_dispatcher = Dispatcher(_SYMBOL, eligible, fast, saves=edgewise_bytes, static=static_reason)
+_dispatcher = DGLDispatcher(_SYMBOL, eligible, fast, saves=edgewise_bytes, static=static_reason)
 _forward = {mode: _dispatcher(stock(dgl.nn.pytorch.GATv2Conv.forward), mode) for mode in MODES}
 
 

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from gnn_backend.adapters.dgl.dispatch import DGLDispatcher
 from gnn_backend.adapters.dgl.graph import sharing_with_parent
-from gnn_backend.dispatch import layer_patch
 from gnn_backend.patching import Patch
 
 _CONV = "gnn_backend.adapters.dgl.conv"
 
 PATCHES = [
-    layer_patch(
+    Patch(
         "dgl",
         "dgl.nn.pytorch.conv.gatv2conv",
+        "GATv2Conv.forward",
         "GATv2Conv",
-        eligible=f"{_CONV}:eligible",
-        fast=f"{_CONV}:fast",
-        saves=f"{_CONV}:edgewise_bytes",
-        static=f"{_CONV}:static_reason",
+        DGLDispatcher(
+            "dgl.GATv2Conv",
+            eligible=f"{_CONV}:eligible",
+            fast=f"{_CONV}:fast",
+            saves=f"{_CONV}:edgewise_bytes",
+            static=f"{_CONV}:static_reason",
+        ),
     ),
     Patch(  # so that a relation's Graph is built once, not at every hg[etype]
         "dgl",

@@ -1,0 +1,30 @@
+"""PyG layers that are accelerated without ``enable()``; importing this imports PyG."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch_geometric.nn
+
+from gnn_backend.adapters.pyg.conv import edgewise_bytes, eligible, fast, static_reason
+from gnn_backend.config import get_config
+from gnn_backend.dispatch import Dispatcher, active_mode
+from gnn_backend.patching import MODES, stock
+
+_SYMBOL = "pyg.GATv2Conv"
+_dispatcher = Dispatcher(_SYMBOL, eligible, fast, saves=edgewise_bytes, static=static_reason)
+_forward = {mode: _dispatcher(stock(torch_geometric.nn.GATv2Conv.forward), mode) for mode in MODES}
+
+
+class GATv2Conv(torch_geometric.nn.GATv2Conv):
+    """:class:`torch_geometric.nn.GATv2Conv`, always run on the fused kernels.
+
+    Arguments, parameters and ``state_dict`` are those of the stock class. What has no fused path
+    runs the stock code and is counted, exactly as under :func:`gnn_backend.enable`; the mode is
+    the one given there, or else that of ``GNN_BACKEND_MODE``.
+    """
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the layer; see :class:`torch_geometric.nn.GATv2Conv`."""
+        mode = active_mode(_SYMBOL) or get_config().mode
+        return _forward[mode](self, *args, **kwargs)

@@ -1,0 +1,74 @@
+"""GATv2 after its projections: attend, combine the heads, add the residual and the bias."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from torch import Tensor
+
+from gnn_backend.graph import Graph
+from gnn_backend.ops.attention import gatv2_attention
+
+Heads = Literal["keep", "concat", "mean"]
+
+
+def gatv2(
+    graph: Graph,
+    x_src: Tensor,
+    x_dst: Tensor,
+    att: Tensor,
+    *,
+    negative_slope: float = 0.2,
+    heads: Heads = "keep",
+    residual: Tensor | None = None,
+    bias: Tensor | None = None,
+) -> Tensor:
+    """Apply graph attention (GATv2) to projected node features.
+
+    For every destination ``i`` and head ``h``, over the in-edges ``j -> i``::
+
+        logit_ij = sum_d att[h, d] * leaky_relu(x_src[j, h, d] + x_dst[i, h, d])
+        out[i, h] = sum_j softmax_j(logit_ij) * x_src[j, h]
+
+    Parameters
+    ----------
+    graph : Graph
+    x_src : Tensor [num_src, H, D]
+    x_dst : Tensor [num_dst, H, D]
+        Projected source and destination features, of one floating dtype.
+    att : Tensor [H, D]
+    negative_slope : float
+    heads : {"keep", "concat", "mean"}
+        Shape of the result: [num_dst, H, D], [num_dst, H * D] or [num_dst, D].
+    residual, bias : Tensor, optional
+        Added in this order after the heads were combined; broadcast to the result.
+
+    Returns
+    -------
+    Tensor
+        In the operands' dtype, promoted with those of ``residual`` and ``bias``.
+
+    Raises
+    ------
+    InvalidArgument
+        Shapes or devices that do not fit the graph.
+    Unsupported
+        No fused kernel takes these operands; the exception carries the reason code.
+    """
+    out = gatv2_attention(graph, x_src, x_dst, att, negative_slope=negative_slope)
+    return combine(out, heads=heads, residual=residual, bias=bias)
+
+
+def combine(
+    out: Tensor, *, heads: Heads, residual: Tensor | None = None, bias: Tensor | None = None
+) -> Tensor:
+    """Turn attention's [N, H, D] into the layer's result; parameters as in :func:`gatv2`."""
+    if heads == "concat":
+        out = out.flatten(1)
+    elif heads == "mean":
+        out = out.mean(dim=1)
+    if residual is not None:
+        out = out + residual
+    if bias is not None:
+        out = out + bias
+    return out

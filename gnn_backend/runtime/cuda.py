@@ -16,6 +16,7 @@ from gnn_backend.runtime.instances import Unit
 
 _functions: dict[tuple[int, str], Any] = {}
 _lock = threading.Lock()
+_thread = threading.local()
 
 
 @lru_cache(maxsize=64)
@@ -66,6 +67,23 @@ def _load(device: int, unit: Unit) -> None:
         _functions[device, entry] = module.get_function(entry)
 
 
+def _enter_context(device: int) -> None:
+    """Make the device's context current in this thread, once a thread.
+
+    Autograd runs backward passes in threads of its own, where the driver has no context until
+    the first runtime call.
+    """
+    entered = _thread.__dict__.setdefault("entered", set())
+    if device not in entered:
+        from cupy_backends.cuda.api import runtime
+
+        current = torch.cuda.current_device()
+        runtime.setDevice(device)
+        if current != device:
+            runtime.setDevice(current)
+        entered.add(device)
+
+
 def launch(
     unit: Unit,
     entry: str,
@@ -80,6 +98,7 @@ def launch(
     kernel is loaded).
     """
     kernel = function(device, unit, entry)
+    _enter_context(device)
     buffer = ctypes.create_string_buffer(args, len(args))
     parameters = (ctypes.c_void_p * 1)(ctypes.addressof(buffer))
     stream = torch._C._cuda_getCurrentRawStream(device)

@@ -111,12 +111,19 @@ class Dispatcher:
         return replacement
 
     def _traced(self, original: Any, mode: str | None, args: Any, kwargs: Any) -> Any:
-        """The call as torch.compile sees it: no locks, no counters, no clock."""
-        if (mode or active_mode(self.symbol)) is None:
+        """The call as torch.compile sees it: no locks, no counters, no clock, no verification."""
+        current = mode or active_mode(self.symbol)
+        if current is None:
             return original(*args, **kwargs)
-        if self.eligible(*args, **kwargs) is not None:  # type: ignore[operator]
-            return original(*args, **kwargs)
-        return self.fast(*args, **kwargs)  # type: ignore[operator]
+        reason = self.eligible(*args, **kwargs)  # type: ignore[operator]
+        if reason is None:
+            try:
+                return self.fast(*args, **kwargs)  # type: ignore[operator]
+            except Unsupported as error:
+                reason = error.reason
+        if current == "strict":
+            raise StrictFallbackError(self._refusal(reason))
+        return original(*args, **kwargs)
 
     def _call(self, original: Any, mode: str, args: Any, kwargs: Any) -> Any:
         self.resolve()
@@ -168,15 +175,18 @@ class Dispatcher:
     def _fall_back(self, original: Any, mode: str, reason: str, args: Any, kwargs: Any) -> Any:
         if mode == "strict":
             self._observe(args, False, reason)
-            raise StrictFallbackError(
-                f"{self.symbol} would run the stock code (reason {reason!r}): "
-                f"{REASONS.get(reason, 'no explanation is registered')} "
-                "Mode 'auto' lets the stock code run."
-            )
+            raise StrictFallbackError(self._refusal(reason))
         start = _clock()
         result = original(*args, **kwargs)
         self._record(False, reason, start, args, kwargs)
         return result
+
+    def _refusal(self, reason: str) -> str:
+        why = REASONS.get(reason, "no explanation is registered.")
+        return (
+            f"{self.symbol} would run the stock code (reason {reason!r}): {why} "
+            "Mode 'auto' lets the stock code run."
+        )
 
     def _record(
         self, accelerated: bool, reason: str | None, start: float, args: Any, kwargs: Any

@@ -117,13 +117,15 @@ def _sample(model: nn.Module, args: Any, kwargs: Any) -> list[tuple[str, Any, bo
     decisions: list[tuple[str, Any, bool, str | None]] = []
     random = verify.random_state()
     everything = State("auto", registry.select())
-    with (
-        registry.scope(everything),
-        observing(lambda *decision: decisions.append(decision)),
-        verify.preserved_buffers(model),
-    ):
-        model(*args, **kwargs)
-    verify.set_random_state(random)
+    try:
+        with (
+            registry.scope(everything),
+            observing(lambda *decision: decisions.append(decision)),
+            verify.preserved_buffers(model),
+        ):
+            model(*args, **kwargs)
+    finally:
+        verify.set_random_state(random)
     return decisions
 
 

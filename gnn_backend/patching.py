@@ -145,6 +145,7 @@ class Registry:
         self._bindings: dict[tuple[Patch, str, str], list[_Binding]] = {}
         self._replacements: dict[tuple[Patch, int], Any] = {}
         self._missing: dict[tuple[Patch, str, str], str] = {}
+        self._unsaid: list[str] = []  # warnings, given once the lock is free
         self._lock = threading.RLock()
         self._order = itertools.count()
         self._base = _Frame(None, 0, next(self._order))
@@ -213,7 +214,7 @@ class Registry:
             frame = mine[-1] if mine else self._base
             frame.state, frame.order = state, next(self._order)
             self._update()
-        self._resolve()
+        self._finish()
 
     @contextlib.contextmanager
     def scope(self, state: State | None) -> Iterator[None]:
@@ -227,7 +228,7 @@ class Registry:
             frame = _Frame(state, threading.get_ident(), next(self._order))
             self._frames.append(frame)
             self._update()
-        self._resolve()
+        self._finish()
         try:
             yield
         finally:
@@ -300,10 +301,10 @@ class Registry:
         _rename_everywhere(renamed)
 
     def _note_missing(self, key: tuple[Patch, str, str], module: str, attribute: str) -> None:
-        if _initializing(module) or key in self._missing:
-            return
-        self._missing[key] = f"{module} has no {attribute}; this version of the host is unknown"
-        warnings.warn(f"{key[0].symbol} is not accelerated: {self._missing[key]}", stacklevel=2)
+        if not _initializing(module) and key not in self._missing:
+            note = f"{module} has no {attribute}; this version of the host is unknown"
+            self._missing[key] = note
+            self._unsaid.append(f"{key[0].symbol} is not accelerated: {note}")
 
     # -- imports ---------------------------------------------------------------------------
 
@@ -313,7 +314,7 @@ class Registry:
             if self.state is None:
                 return
             self._update()
-        self._resolve()
+        self._finish()
 
     def _settle(self) -> None:
         """Wait for host modules that another thread is importing at this moment."""
@@ -322,8 +323,10 @@ class Registry:
                 if _initializing(module):
                     importlib.import_module(module)
 
-    def _resolve(self) -> None:
-        """Import what replacements only name, once their host is there. No lock is held."""
+    def _finish(self) -> None:
+        """Do what must not be done under the lock: warn, and import what replacements name."""
+        while self._unsaid:
+            warnings.warn(self._unsaid.pop(), stacklevel=4)
         state = self.state
         for patch in self._loaded() if state else ():
             package = self._hosts[patch.host].package

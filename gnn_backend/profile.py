@@ -97,7 +97,10 @@ class Profile:
                 {"target": target, "name": name, "count": count}
                 for (target, name), count in sorted(self.launches.items())
             ],
-            "by_symbol": {k: dataclasses.asdict(s) for k, s in sorted(self.by_symbol.items())},
+            "by_symbol": {
+                symbol: {**vars(stats), "reasons": dict(stats.reasons)}
+                for symbol, stats in sorted(self.by_symbol.items())
+            },
         }
 
     def table(self) -> Table:

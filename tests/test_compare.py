@@ -1,0 +1,95 @@
+"""A layer against its stock self."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+import gnn_backend
+from gnn_backend.errors import InvalidArgument
+
+
+def x(**kwargs) -> torch.Tensor:
+    return torch.randn(4, 3, generator=torch.Generator().manual_seed(1), **kwargs)
+
+
+def test_equal_layer(fake):
+    result = gnn_backend.compare(fake.load().Conv(), x(), repeats=2)
+    assert result.accelerated and result.reason is None and result.launches == 1
+    assert list(result.max_abs_error) == ["out", "x", "lin.weight", "lin.bias"]
+    assert set(result.max_rel_error.values()) == {0.0}
+    assert result.ms["stock"] > 0 and result.ms["backend"] > 0
+    assert not gnn_backend.is_enabled()
+
+
+@pytest.mark.parametrize(
+    ("fault", "name", "error"),
+    [("wrong output", "out", 0.5), ("wrong gradient", "lin.bias", None), ("detached", "x", None)],
+)
+def test_faults_show(fake, fault, name, error):
+    layer = fake.load().Conv().eval()
+    fake.how["fast"] = fault
+    result = gnn_backend.compare(layer, x(), repeats=1)
+    worst = max(result.max_rel_error, key=result.max_rel_error.get)
+    assert result.max_rel_error[name] > 1e-2 and (error is None or worst == name)
+    if error:
+        assert result.max_abs_error[name] == pytest.approx(error, rel=1e-5)
+
+
+def test_fallback_is_told(fake):
+    result = gnn_backend.compare(fake.load().Conv().double(), x().double(), repeats=1)
+    assert not result.accelerated and result.reason == "dtype-float64" and result.launches == 0
+    assert result.max_abs_error["out"] == 0
+
+
+def test_layer_without_kernel(fake):
+    result = gnn_backend.compare(fake.load().Plain(), x(), repeats=1)
+    assert not result.accelerated and result.reason == "no-kernel"
+
+
+def test_nothing_of_the_user_changes(fake):
+    layer, feat = fake.load().Conv(), x(requires_grad=True)
+    layer.lin.weight.grad = mark = torch.zeros(3, 3)
+    torch.manual_seed(3)
+    expected = torch.rand(2)
+    torch.manual_seed(3)
+    gnn_backend.compare(layer, feat, repeats=1)
+    assert torch.equal(torch.rand(2), expected)
+    assert layer.lin.weight.grad is mark and not mark.any() and feat.grad is None
+    assert layer.calls == 0
+
+
+def test_works_inside_no_grad_and_while_enabled(fake):
+    layer = fake.load().Conv()
+    with torch.no_grad(), gnn_backend.enabled(mode="strict"):
+        result = gnn_backend.compare(layer, x(), scale=2.0, repeats=1)
+    assert result.accelerated and "lin.weight" in result.max_abs_error
+
+
+def test_memory_growth_is_seen(fake):
+    """The stock layer's tensors of 12 MiB shows in the peak, where the system tells it."""
+    result = gnn_backend.compare(fake.load().Conv().eval(), torch.ones(1 << 20, 3), repeats=1)
+    if result.peak_bytes["stock"] is None:
+        pytest.skip("the resident peak cannot be read here")
+    assert result.peak_bytes["stock"] > 10 << 20
+    assert result.peak_bytes["backend"] > 10 << 20
+
+
+def test_reports(fake):
+    result = gnn_backend.compare(fake.load().Conv(), x(), repeats=1)
+    assert "lin.weight" in str(result) and "accelerated" in str(result)
+    data = json.loads(json.dumps(result.to_dict()))
+    assert {"accelerated", "reason", "max_abs_error", "max_rel_error", "peak_bytes", "ms"} <= set(
+        data
+    )
+
+
+def test_bad_arguments(fake):
+    with pytest.raises(InvalidArgument, match="function"):
+        gnn_backend.compare(lambda x: x, x())
+    with pytest.raises(InvalidArgument, match="repeats"):
+        gnn_backend.compare(fake.load().Conv(), x(), repeats=0)
+    with pytest.raises(TypeError, match="stock: wrong width"):
+        gnn_backend.compare(fake.load().Conv(), torch.ones(2, 5))

@@ -14,7 +14,7 @@ from gnn_backend.profile import count_launch
 from gnn_backend.runtime.compile import cubin, target_for
 from gnn_backend.runtime.instances import Unit
 
-_functions: dict[tuple[int, str], Any] = {}
+_functions: dict[tuple[int, str, str], Any] = {}
 _lock = threading.Lock()
 _thread = threading.local()
 
@@ -45,13 +45,13 @@ def available() -> bool:
 
 def function(device: int, unit: Unit, entry: str) -> Any:
     """The loaded kernel ``entry`` on ``device``, compiled and loaded on first use."""
-    found = _functions.get((device, entry))
+    found = _functions.get((device, unit.key, entry))
     if found is None:
         with _lock, torch.cuda.device(device):
-            found = _functions.get((device, entry))
+            found = _functions.get((device, unit.key, entry))
             if found is None:
                 _load(device, unit)
-                found = _functions[device, entry]
+                found = _functions[device, unit.key, entry]
     return found
 
 
@@ -64,7 +64,7 @@ def _load(device: int, unit: Unit) -> None:
     module = Module()
     module.load(cubin(unit, target_for(torch.cuda.get_device_capability(device))))
     for entry in unit.entries:
-        _functions[device, entry] = module.get_function(entry)
+        _functions[device, unit.key, entry] = module.get_function(entry)
 
 
 def _enter_context(device: int) -> None:

@@ -1,0 +1,418 @@
+"""SIMD vectors inside Numba: explicit loads, arithmetic and reductions on raw pointers.
+
+Numba relies on LLVM to find vector code in scalar loops, which fails or falls back to run-time
+alias checks in exactly the loops that matter here. This module gives Numba code a vector type of
+a chosen width; LLVM maps it to the registers the processor has. Functions take pointers
+(``pointer(array)``) and element offsets, without bounds checks: callers own the arithmetic, and
+must keep the array alive.
+
+``mask`` arguments are ``None`` (all lanes are active) or the result of ``first_lanes``.
+The same function body therefore serves full tiles and the ragged end of a row.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.core.extending import intrinsic, models, register_model
+from numba.core.imputils import lower_builtin
+from numba.core.typing.templates import AbstractTemplate, infer_global, signature
+
+VECTOR_BYTES = 64
+
+
+class Vector(types.Type):
+    """Type of ``width`` lanes of ``dtype`` held in registers."""
+
+    def __init__(self, dtype: types.Type, width: int) -> None:
+        self.dtype = dtype
+        self.width = width
+        super().__init__(name=f"Vector({dtype}, {width})")
+
+
+@register_model(Vector)
+class VectorModel(models.PrimitiveModel):
+    """A vector is one LLVM vector value."""
+
+    def __init__(self, dmm: Any, fe_type: Vector) -> None:
+        element = (
+            ir.IntType(1) if fe_type.dtype == types.boolean else dmm[fe_type.dtype].get_value_type()
+        )
+        super().__init__(dmm, fe_type, ir.VectorType(element, fe_type.width))
+
+
+def splat_value(builder: Any, scalar: Any, width: int) -> Any:
+    """Repeat an LLVM scalar over the lanes of a new vector."""
+    i32 = ir.IntType(32)
+    vector = ir.VectorType(scalar.type, width)
+    first = builder.insert_element(ir.Constant(vector, ir.Undefined), scalar, i32(0))
+    zeros = ir.Constant(ir.VectorType(i32, width), [0] * width)
+    return builder.shuffle_vector(first, ir.Constant(vector, ir.Undefined), zeros)
+
+
+def is_mask(ty: types.Type) -> bool:
+    """Whether ``ty`` is a vector of booleans."""
+    return isinstance(ty, Vector) and ty.dtype == types.boolean
+
+
+# Arithmetic ----------------------------------------------------------------------------------
+
+
+def _register_operator(op: Callable, instruction: str, comparison: bool = False) -> None:
+    @infer_global(op)
+    class VectorOperator(AbstractTemplate):
+        def generic(self, args: tuple, kws: dict) -> Any:
+            vectors = [a for a in args if isinstance(a, Vector)]
+            if not vectors or len(args) != 2:
+                return None
+            kind = vectors[0]
+            if any(not isinstance(a, (Vector, types.Number)) for a in args) or is_mask(kind):
+                return None
+            result = Vector(types.boolean, kind.width) if comparison else kind
+            return signature(result, *(a if isinstance(a, Vector) else kind.dtype for a in args))
+
+    def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        width = next(a.width for a in sig.args if isinstance(a, Vector))
+        left, right = (
+            value if isinstance(ty, Vector) else splat_value(builder, value, width)
+            for ty, value in zip(sig.args, args, strict=True)
+        )
+        if comparison:
+            return builder.fcmp_ordered(instruction, left, right)
+        return getattr(builder, instruction)(left, right)
+
+    for pair in ((Vector, Vector), (Vector, types.Float), (types.Float, Vector)):
+        lower_builtin(op, *pair)(lower)
+
+
+for _operators, _instruction in (
+    ((operator.add, operator.iadd), "fadd"),
+    ((operator.sub, operator.isub), "fsub"),
+    ((operator.mul, operator.imul), "fmul"),
+):
+    for _operator in _operators:
+        _register_operator(_operator, _instruction)
+_register_operator(operator.gt, ">", comparison=True)
+_register_operator(operator.lt, "<", comparison=True)
+
+
+@intrinsic
+def where(typingctx: Any, mask: Any, left: Any, right: Any) -> Any:
+    """``left`` where ``mask``, else ``right``, lane by lane; numbers are repeated.
+
+    Of two numbers the right one decides the lane type, so that the left may be a literal.
+    """
+    kind = next((t for t in (left, right) if isinstance(t, Vector)), None)
+    if kind is None:
+        kind = Vector(right, mask.width)
+    sig = kind(mask, left, right)
+
+    def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        chosen, *values = args
+        values = [
+            value
+            if isinstance(ty, Vector)
+            else splat_value(builder, context.cast(builder, value, ty, kind.dtype), kind.width)
+            for ty, value in zip(sig.args[1:], values, strict=True)
+        ]
+        return builder.select(chosen, *values)
+
+    return sig, lower
+
+
+@intrinsic
+def fma(typingctx: Any, a: Any, b: Any, c: Any) -> Any:
+    """``a * b + c`` with one rounding."""
+
+    def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        values = list(args)
+        if isinstance(c, Vector):
+            values = [
+                v if isinstance(t, Vector) else splat_value(builder, v, c.width)
+                for t, v in zip(sig.args, values, strict=True)
+            ]
+        function = cgutils.get_or_insert_function(
+            builder.module,
+            ir.FunctionType(values[2].type, [values[2].type] * 3),
+            f"llvm.fma.{_suffix(values[2].type)}",
+        )
+        return builder.call(function, values)
+
+    element = c.dtype if isinstance(c, Vector) else c
+    return c(*(t if isinstance(t, Vector) else element for t in (a, b, c))), lower
+
+
+def _suffix(ty: Any) -> str:
+    if isinstance(ty, ir.VectorType):
+        return f"v{ty.count}{_suffix(ty.element)}"
+    if isinstance(ty, ir.IntType):
+        return f"i{ty.width}"
+    return {"float": "f32", "double": "f64"}[str(ty)]
+
+
+@intrinsic
+def total(typingctx: Any, vector: Any) -> Any:
+    """Sum of the lanes, added pairwise in a fixed order."""
+
+    def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        (value,) = args
+        width = vector.width
+        i32 = ir.IntType(32)
+        while width > 1:
+            width //= 2
+            undefined = ir.Constant(value.type, ir.Undefined)
+            low, high = (
+                builder.shuffle_vector(
+                    value,
+                    undefined,
+                    ir.Constant(ir.VectorType(i32, width), [start + lane for lane in range(width)]),
+                )
+                for start in (0, width)
+            )
+            value = builder.fadd(low, high)
+        return builder.extract_element(value, i32(0))
+
+    return vector.dtype(vector), lower
+
+
+# Memory --------------------------------------------------------------------------------------
+
+
+@intrinsic
+def pointer(typingctx: Any, array: Any) -> Any:
+    """Raw pointer to the first element, None for None; it does not keep the array alive."""
+    if array == types.none:
+        return array(array), lambda context, builder, sig, args: context.get_dummy_value()
+
+    def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return context.make_array(sig.args[0])(context, builder, args[0]).data
+
+    return types.CPointer(array.dtype)(array), lower
+
+
+@intrinsic
+def shift(typingctx: Any, source: Any, offset: Any) -> Any:
+    """The pointer ``source + offset``, in elements; None for None."""
+    if source == types.none:
+        none = source(source, types.int64)
+        return none, lambda context, builder, sig, args: context.get_dummy_value()
+
+    def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return builder.gep(args[0], [args[1]])
+
+    return source(source, types.int64), lower
+
+
+@intrinsic
+def get(typingctx: Any, source: Any, offset: Any) -> Any:
+    """The element ``source[offset]``."""
+
+    def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return builder.load(builder.gep(args[0], [args[1]]))
+
+    return source.dtype(source, types.int64), lower
+
+
+@intrinsic
+def put(typingctx: Any, target: Any, offset: Any, value: Any) -> Any:
+    """Store the scalar ``value`` at ``target[offset]``."""
+
+    def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        builder.store(args[2], builder.gep(args[0], [args[1]]))
+        return context.get_dummy_value()
+
+    return types.none(target, types.int64, target.dtype), lower
+
+
+def _vector_address(context: Any, builder: Any, base: Any, offset: Any, kind: Vector) -> Any:
+    vector = ir.VectorType(context.get_value_type(kind.dtype), kind.width)
+    return builder.bitcast(builder.gep(base, [offset]), vector.as_pointer())
+
+
+@intrinsic
+def load(typingctx: Any, source: Any, offset: Any, like: Any, mask: Any) -> Any:
+    """A vector typed as ``like`` from ``source[offset:]``; inactive lanes are 0 and not read."""
+
+    def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        address = _vector_address(context, builder, args[0], args[1], like)
+        align = context.get_abi_sizeof(context.get_value_type(like.dtype))
+        if not is_mask(mask):
+            return builder.load(address, align=align)
+        vector = address.type.pointee
+        function = cgutils.get_or_insert_function(
+            builder.module,
+            ir.FunctionType(vector, [address.type, ir.IntType(32), args[3].type, vector]),
+            f"llvm.masked.load.{_suffix(vector)}.p0",
+        )
+        zero = ir.Constant(vector, [0.0] * like.width)
+        return builder.call(function, [address, ir.IntType(32)(align), args[3], zero])
+
+    return like(source, types.int64, like, mask), lower
+
+
+@intrinsic
+def store(typingctx: Any, target: Any, offset: Any, vector: Any, mask: Any) -> Any:
+    """Write the active lanes of ``vector`` to ``target[offset:]``."""
+
+    def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        address = _vector_address(context, builder, args[0], args[1], vector)
+        align = context.get_abi_sizeof(context.get_value_type(vector.dtype))
+        if is_mask(mask):
+            function = cgutils.get_or_insert_function(
+                builder.module,
+                ir.FunctionType(
+                    ir.VoidType(), [args[2].type, address.type, ir.IntType(32), args[3].type]
+                ),
+                f"llvm.masked.store.{_suffix(args[2].type)}.p0",
+            )
+            builder.call(function, [args[2], address, ir.IntType(32)(align), args[3]])
+        else:
+            builder.store(args[2], address, align=align)
+        return context.get_dummy_value()
+
+    return types.none(target, types.int64, vector, mask), lower
+
+
+@intrinsic
+def prefetch(typingctx: Any, source: Any, offset: Any) -> Any:
+    """Ask for the cache line of ``source[offset]``; reads nothing."""
+
+    def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        i32 = ir.IntType(32)
+        address = builder.bitcast(builder.gep(args[0], [args[1]]), ir.IntType(8).as_pointer())
+        function = cgutils.get_or_insert_function(
+            builder.module,
+            ir.FunctionType(ir.VoidType(), [address.type, i32, i32, i32]),
+            "llvm.prefetch.p0",
+        )
+        builder.call(function, [address, i32(0), i32(3), i32(1)])
+        return context.get_dummy_value()
+
+    return types.none(source, types.int64), lower
+
+
+# Vectors of a given width ----------------------------------------------------------------------
+
+
+def _zero(registers: int) -> Any:
+    @intrinsic
+    def zero(typingctx: Any, sample: Any) -> Any:
+        width = VECTOR_BYTES * 8 // sample.dtype.bitwidth * registers
+        kind = Vector(sample.dtype, width)
+
+        def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            return context.get_constant_null(kind)
+
+        return kind(sample), lower
+
+    return zero
+
+
+narrow_zero = _zero(1)
+wide_zero = _zero(4)
+
+
+@intrinsic
+def lanes(typingctx: Any, like: Any) -> Any:
+    """Number of lanes of a vector, a compile-time constant."""
+
+    def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return ir.IntType(64)(like.width)
+
+    return types.int64(like), lower
+
+
+@intrinsic
+def first_lanes(typingctx: Any, count: Any, like: Any) -> Any:
+    """Mask whose first ``count`` lanes are active."""
+
+    def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        i64 = ir.IntType(64)
+        lane = ir.Constant(ir.VectorType(i64, like.width), list(range(like.width)))
+        return builder.icmp_signed("<", lane, splat_value(builder, args[0], like.width))
+
+    return Vector(types.boolean, like.width)(types.int64, like), lower
+
+
+@intrinsic
+def active(typingctx: Any, vector: Any, mask: Any) -> Any:
+    """``vector`` with inactive lanes set to 0."""
+
+    def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        if not is_mask(mask):
+            return args[0]
+        return builder.select(args[1], args[0], ir.Constant(args[0].type, [0.0] * vector.width))
+
+    return vector(vector, mask), lower
+
+
+# Exponential -----------------------------------------------------------------------------------
+
+_EXP_COEFFICIENTS = (  # of (exp(r) - 1 - r) / r^2 on [-ln(2)/2, ln(2)/2], highest power first
+    1.9875691500e-4,
+    1.3981999507e-3,
+    8.3334519073e-3,
+    4.1665795894e-2,
+    1.6666665459e-1,
+    5.0000001201e-1,
+)
+
+
+@intrinsic
+def exponential(typingctx: Any, vector: Any) -> Any:
+    """``exp`` of every lane; -inf gives 0, NaN gives NaN, subnormal results are kept.
+
+    float32 is computed as ``2^n * exp(r)`` with ``n = round(x / ln 2)`` and ``|r| <= ln(2) / 2``,
+    within 2 units in the last place; other widths call the C library.
+    """
+
+    def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        if vector.dtype == types.float32:
+            return _exp_float32(builder, args[0])
+        return _call_unary(builder, "exp", args[0])
+
+    return vector(vector), lower
+
+
+def _call_unary(builder: Any, name: str, value: Any) -> Any:
+    function = cgutils.get_or_insert_function(
+        builder.module,
+        ir.FunctionType(value.type, [value.type]),
+        f"llvm.{name}.{_suffix(value.type)}",
+    )
+    return builder.call(function, [value])
+
+
+def _exp_float32(builder: Any, x: Any) -> Any:
+    integers = ir.VectorType(ir.IntType(32), x.type.count)
+
+    def number(value: float) -> Any:
+        return ir.Constant(x.type, [value] * x.type.count)
+
+    def integer(value: int) -> Any:
+        return ir.Constant(integers, [value] * x.type.count)
+
+    # Beyond these bounds the result is 0 or infinity anyway. The comparisons are false for
+    # NaN, which therefore survives in x and in the polynomial, but not in the exponent.
+    low, high = number(-104.0), number(89.0)
+    x = builder.select(builder.fcmp_ordered("<", x, low), low, x)
+    x = builder.select(builder.fcmp_ordered(">", x, high), high, x)
+    n = _call_unary(builder, "rint", builder.fmul(x, number(1.4426950408889634)))
+    r = builder.fsub(x, builder.fmul(n, number(0.693359375)))
+    r = builder.fsub(r, builder.fmul(n, number(-2.12194440e-4)))
+    poly = number(_EXP_COEFFICIENTS[0])
+    for coefficient in _EXP_COEFFICIENTS[1:]:
+        poly = builder.fadd(builder.fmul(poly, r), number(coefficient))
+    poly = builder.fadd(builder.fmul(poly, builder.fmul(r, r)), builder.fadd(r, number(1.0)))
+    bounded = builder.select(builder.fcmp_ordered("<", n, number(200.0)), n, number(200.0))
+    exponent = builder.fptosi(bounded, integers)
+    # 2^n in two factors: one would overflow its exponent field for subnormal results.
+    half = builder.ashr(exponent, integer(1))
+    for part in (half, builder.sub(exponent, half)):
+        bits = builder.shl(builder.add(part, integer(127)), integer(23))
+        poly = builder.fmul(poly, builder.bitcast(bits, x.type))
+    return poly

@@ -232,15 +232,17 @@ class Graph:
 
             indptr, indices, _, _ = group_cpu(forward.indices, rows, self._num_src)
 
+        num_src = self._num_src  # the closure must not hold this Graph, or it would be a cycle
+
         def edge_ids() -> Tensor:
             # Only edge features need it, so it is sorted again on demand, not kept.
             keys = forward.indices
             if keys.device.type == "cuda":
-                order = group_cuda(keys, keys, self._num_src)[2]
+                order = group_cuda(keys, keys, num_src)[2]
             else:
                 from gnn_backend.graph.counting_sort import group_cpu
 
-                order = group_cpu(keys, keys, self._num_src)[2]
+                order = group_cpu(keys, keys, num_src)[2]
             return order if forward.edge_ids is None else forward.edge_ids[order.long()]
 
         return CSR(indptr, indices, edge_ids)

@@ -1,0 +1,114 @@
+"""Small graphs, runs of a layer with all gradients, and pairwise covering of arguments."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import gnn_backend
+from gnn_backend.profile import Profile
+
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-5, torch.bfloat16: 3e-2, torch.float16: 4e-3}
+
+
+def edges(num_src: int, num_dst: int, count: int = 60, seed: int = 0) -> Tensor:
+    """Random edges with duplicates, self-loops and, at the last destination, no in-edge."""
+    generator = torch.Generator().manual_seed(seed)
+    src = torch.randint(num_src, (count,), generator=generator)
+    dst = torch.randint(max(1, num_dst - 1), (count,), generator=generator)
+    loops = torch.arange(min(num_src, num_dst - 1, 4))
+    src = torch.cat([src, src[:5], loops, loops[:2]])
+    dst = torch.cat([dst, dst[:5], loops, loops[:2]])
+    return torch.stack([src, dst])[:, torch.randperm(src.numel(), generator=generator)]
+
+
+def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
+
+
+def gradients(conv: torch.nn.Module, x: Any, *args: Any, **kwargs: Any) -> dict[str, Tensor | None]:
+    """Output and every gradient, for a seeded normal cotangent."""
+    leaves = [part.detach().clone().requires_grad_() for part in (x if type(x) is tuple else (x,))]
+    out = conv(tuple(leaves) if type(x) is tuple else leaves[0], *args, **kwargs)
+    names = [f"x{k}" for k in range(len(leaves))] + [n for n, _ in conv.named_parameters()]
+    found = torch.autograd.grad(
+        out,
+        [*leaves, *conv.parameters()],
+        normal(*out.shape, seed=7, dtype=out.dtype),
+        allow_unused=True,
+    )
+    return {"out": out.detach(), **dict(zip(names, found, strict=True))}
+
+
+def assert_equal(got: Mapping[str, Tensor | None], want: Mapping[str, Tensor | None]) -> None:
+    """Same names, dtypes and shapes; max|difference| within the dtype's share of max|want|."""
+    assert list(got) == list(want)
+    for name, expected in want.items():
+        value = got[name]
+        if expected is None or value is None:
+            assert expected is value, f"{name}: a gradient on one side only"
+            continue
+        assert (value.shape, value.dtype) == (expected.shape, expected.dtype), name
+        if expected.numel():
+            error = (value.double() - expected.double()).abs().max()
+            limit = TOLERANCE[expected.dtype] * expected.double().abs().max()
+            assert bool(error <= limit), f"{name}: off by {error:.3g}, allowed {limit:.3g}"
+
+
+@contextlib.contextmanager
+def fused(calls: int = 1) -> Iterator[Profile]:
+    """Enable PyG; inside, exactly ``calls`` calls must run on kernels and none may fall back."""
+    with gnn_backend.enabled(hosts="pyg"), gnn_backend.profile() as profile:
+        yield profile
+    assert dict(profile.reasons) == {}
+    assert profile.accelerated == calls
+    assert sum(profile.launches.values()) >= calls, "no kernel was launched"
+
+
+@contextlib.contextmanager
+def falls_back(reason: str) -> Iterator[Profile]:
+    """Enable PyG; inside, every call must run the stock code for ``reason``."""
+    with gnn_backend.enabled(hosts="pyg"), gnn_backend.profile() as profile:
+        yield profile
+    assert set(profile.reasons) == {reason}
+    assert profile.accelerated == 0
+    assert not profile.launches
+
+
+def pairwise(
+    choices: Mapping[str, Sequence[Any]], allowed: Callable[[dict[str, Any]], bool], seed: int = 0
+) -> list[dict[str, Any]]:
+    """Combinations in which every allowed pair of values of two arguments occurs at least once."""
+    rng = random.Random(seed)
+    names = list(choices)
+    missing = [
+        ((a, i), (b, j))
+        for a, b in itertools.combinations(names, 2)
+        for i in range(len(choices[a]))
+        for j in range(len(choices[b]))
+    ]
+    chosen = []
+    while missing:
+        pair = dict(missing[0])
+        tries = [
+            {n: pair.get(n, rng.randrange(len(choices[n]))) for n in names} for _ in range(200)
+        ]
+        tries = [t for t in tries if allowed({n: choices[n][t[n]] for n in names})]
+        best = max(tries, key=lambda t: sum(_covers(t, m) for m in missing), default=None)
+        if best is None:  # the pair itself is not allowed
+            missing.pop(0)
+            continue
+        missing = [m for m in missing if not _covers(best, m)]
+        chosen.append({n: choices[n][best[n]] for n in names})
+    return chosen
+
+
+def _covers(combination: Mapping[str, int], pair: tuple[tuple[str, int], ...]) -> bool:
+    return all(combination[name] == value for name, value in pair)

@@ -14,6 +14,7 @@ import functools
 import importlib
 import threading
 import time
+import types
 import warnings
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any
@@ -97,18 +98,19 @@ class Dispatcher:
             ``auto``, ``strict`` or ``verify``, whatever is enabled; ``None`` follows ``enable``.
         """
         original = stock(original)
+        symbol, traced, call = self.symbol, self._traced, self._call
+        compiling, bypasses, active = torch.compiler.is_compiling, bypassed, active_mode
 
-        @functools.wraps(original)
+        # Names of this module must be closed over here: the function gets the host's globals.
         def replacement(*args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling():
-                return self._traced(original, mode, args, kwargs)
-            current = None if bypassed() else mode or active_mode(self.symbol)
+            if compiling():
+                return traced(original, mode, args, kwargs)
+            current = None if bypasses() else mode or active(symbol)
             if current is None:
                 return original(*args, **kwargs)
-            return self._call(original, current, args, kwargs)
+            return call(original, current, args, kwargs)
 
-        setattr(replacement, STOCK, original)
-        return replacement
+        return _disguised(replacement, original)
 
     def _traced(self, original: Any, mode: str | None, args: Any, kwargs: Any) -> Any:
         """The call as torch.compile sees it: no locks, no counters, no clock, no verification."""
@@ -233,6 +235,20 @@ def layer_patch(
     """Describe the usual patch: the ``forward`` of the layer class ``module.layer``."""
     dispatcher = Dispatcher(f"{host}.{layer}", eligible, fast, signature, saves, static)
     return Patch(host, module, f"{layer}.{method}", layer, dispatcher)
+
+
+def _disguised(replacement: Any, original: Callable[..., Any]) -> Any:
+    """Give `replacement` the name, signature and, for TorchScript's sake, globals of `original`.
+
+    TorchScript compiles the source that ``__wrapped__`` leads to, and so the stock code; the
+    names in it are looked up in the globals of the function that it was given.
+    """
+    names = getattr(original, "__globals__", replacement.__globals__)
+    closure = replacement.__closure__
+    function = types.FunctionType(replacement.__code__, names, closure=closure)
+    functools.update_wrapper(function, original)
+    setattr(function, STOCK, original)
+    return function
 
 
 def active_mode(symbol: str) -> str | None:

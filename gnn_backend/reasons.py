@@ -56,7 +56,8 @@ REASONS: dict[str, str] = {
     "no-cupy": "CuPy is not installed, so CUDA kernels cannot be loaded; install "
     "gnn_backend[cuda12] or gnn_backend[cuda13].",
     "no-compiler": "There is no C++ compiler on the PATH, which the emulator needs; install g++.",
-    "arch-unsupported": "There are no kernels for this GPU's architecture; sm_80 and newer have them.",
+    "arch-unsupported": "There are no kernels for this GPU's architecture; use a GPU of compute "
+    "capability 8.0 or newer.",
     "no-numba": "Numba cannot be imported, so there are no CPU kernels; install numba and tbb.",
     "no-kernel": "This layer has no fused path yet; it runs the stock code.",
     # Modes of execution

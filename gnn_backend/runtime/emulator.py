@@ -37,10 +37,8 @@ _FLAGS = (
     *("-fno-math-errno", "-fno-exceptions", "-fno-threadsafe-statics", "-fmax-errors=5", "-w"),
 )
 _PLAIN_FLAGS = ("-O1",)
-_SANITIZER_FLAGS = (
-    *("-O1", "-g", "-fno-omit-frame-pointer"),
-    *("-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
-)
+# Unoptimised, no access is removed before it is checked, and it compiles five times faster.
+_SANITIZER_FLAGS = ("-O0", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 
 
 class EmulatorError(GNNBackendError, RuntimeError):
@@ -156,9 +154,10 @@ def _run_compiler(command: list[str]) -> str:
 
 def _compile(source: str, target: Path, flags: tuple[str, ...]) -> None:
     compiler = find_compiler()
+    # Stays next to the library: error messages name its lines.
+    unit = target.with_suffix(".cpp")
+    unit.write_text(source)
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-        unit = Path(folder) / "kernel.cpp"
-        unit.write_text(source)
         include = ["-I", str(KERNELS), "-include", str(KERNELS / "emulator" / "cuda_host.h")]
         text = _run_compiler([compiler, *flags, *include, "-E", str(unit)])
         preprocessed = Path(folder) / "kernel.ii"

@@ -2,16 +2,21 @@
 //
 // `Context` is a suspended flow of control. `switch_context(from, to)` saves the caller in `from` and
 // continues `to`; it returns when somebody switches back. Only the registers that a called function
-// must keep are saved (System V x86-64 and AAPCS64); other machines use ucontext, which is slower
-// (it makes a system call for the signal mask) but right.
+// must keep are saved (System V x86-64 and AAPCS64); other machines, or a build with
+// -DGNNB_FIBER_UCONTEXT, use ucontext, which is slower (it makes a system call for the signal mask).
 #pragma once
 
-#if defined(__x86_64__) && !defined(_WIN32)
+#ifndef GNNB_FIBER_UCONTEXT
+#if defined(__x86_64__)
 #define GNNB_FIBER_X86_64 1
-#elif defined(__aarch64__) && !defined(_WIN32)
+#elif defined(__aarch64__)
 #define GNNB_FIBER_AARCH64 1
 #else
 #define GNNB_FIBER_UCONTEXT 1
+#endif
+#endif
+
+#ifdef GNNB_FIBER_UCONTEXT
 #include <ucontext.h>
 #endif
 

@@ -249,18 +249,17 @@ static inline void yield_lane() {
   if (++state.idle_yields > 20000000)
     GNNB_FAIL("livelock: the threads only spin on atomics, none gets on");
   const int index = state.self_index;
-  Warp& warp = state.warps[index / kWarp];
   clear_ready(index);
   const bool others = state.ready_warps != 0;
   set_ready(index / kWarp, 1u << (index % kWarp));
   if (!others) return;
   if (state.order == Order::kRandom) return reschedule(false);
-  // The fixed orders would choose this lane again: go round instead.
+  // The fixed orders would choose this lane again: go round in their direction instead.
   Context& from = state.self->context;
+  const int step = state.order == Order::kForward ? 1 : state.num_threads - 1;
   int next = index;
-  do next = (next + 1) % state.num_threads;
+  do next = (next + step) % state.num_threads;
   while (!(state.warps[next / kWarp].ready >> (next % kWarp) & 1));
-  (void)warp;
   state.previous = &from;
   state.self_index = next;
   state.self = &state.lanes[next];

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import torch_geometric.nn
+from torch import Tensor  # noqa: F401, named in the declarations below
+from torch_geometric.typing import OptTensor, PairTensor  # noqa: F401
 
 from gnn_backend.adapters.pyg.conv import edgewise_bytes, eligible, fast, static_reason
 from gnn_backend.config import get_config
@@ -26,5 +28,9 @@ class GATv2Conv(torch_geometric.nn.GATv2Conv):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the layer; see :class:`torch_geometric.nn.GATv2Conv`."""
+        # PyG looks for these declarations in the source of a class, which it finds by the class's
+        # bare name, so that this class hides the one of the same name that it extends:
+        # edge_updater_type: (x: PairTensor, edge_attr: OptTensor)
+        # propagate_type: (x: PairTensor, alpha: Tensor)
         mode = active_mode(_SYMBOL) or get_config().mode
         return _forward[mode](self, *args, **kwargs)

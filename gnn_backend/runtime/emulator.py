@@ -25,7 +25,7 @@ from filelock import FileLock
 from gnn_backend.config import get_config
 from gnn_backend.errors import GNNBackendError, KernelCompileError, Unsupported, invalid
 
-KERNELS = Path(__file__).resolve().parent.parent / "kernels"
+KERNELS = (Path(__file__).resolve().parent.parent / "kernels").resolve()
 LANE_ORDERS = ("forward", "reversed", "random")
 
 _ERROR_BYTES = 16384

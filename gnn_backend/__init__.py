@@ -12,6 +12,7 @@ from gnn_backend.api import (
     is_enabled,
     patches,
     profile,
+    warmup,
 )
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "is_enabled",
     "patches",
     "profile",
+    "warmup",
 ]
 
 _dgl_compat.install()  # so that `import dgl` loads on a PyTorch that its wheel does not know

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
 
 from gnn_backend.compare import compare
 from gnn_backend.config import get_config
 from gnn_backend.errors import invalid
 from gnn_backend.explanation import explain
+from gnn_backend.graph import Graph
 from gnn_backend.instances import accelerate
+from gnn_backend.ops.attention import gatv2_attention
 from gnn_backend.patching import MODES, PatchInfo, State, registry
 from gnn_backend.profile import profile
 
@@ -24,6 +30,7 @@ __all__ = [
     "is_enabled",
     "patches",
     "profile",
+    "warmup",
 ]
 
 Names = str | Iterable[str] | None
@@ -86,6 +93,51 @@ def is_enabled() -> bool:
 def patches() -> list[PatchInfo]:
     """Return what is or could be patched: host, symbol, target, active, replaced_by, note."""
     return registry.describe()
+
+
+def warmup(
+    *,
+    dtypes: torch.dtype | Iterable[torch.dtype] = torch.float32,
+    dims: int | Iterable[int] = 64,
+    heads: int | Iterable[int] = 1,
+    device: str | torch.device | None = None,
+) -> None:
+    """Compile the kernels ahead of the first call, forward and backward.
+
+    They are kept on disk, in ``config.cache_dir``, so once a machine is enough. A call that finds
+    no kernel ready compiles it, which takes seconds.
+
+    Parameters
+    ----------
+    dtypes, dims, heads : value or iterable of values
+        Dtypes, dimensions of one head and head counts; every combination is compiled.
+    device : str or torch.device, optional
+        By default CUDA if there is a device, else the CPU.
+
+    Raises
+    ------
+    Unsupported
+        If a combination has no kernel; ``reason`` says why.
+    InvalidArgument
+        If a dimension or head count is below 1, or a dtype is not floating-point.
+    """
+    place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    edge = torch.zeros(2, 1, dtype=torch.long, device=place)
+    graph = Graph.from_edge_index(edge, num_src=1, num_dst=1)
+    for dtype, dim, head in itertools.product(_several(dtypes), _several(dims), _several(heads)):
+        if not dtype.is_floating_point:
+            raise invalid("dtypes", "not floating-point", dtype, "float32, for example")
+        if dim < 1 or head < 1:
+            raise invalid("dims, heads", "below 1", (dim, head), "positive counts")
+        x = torch.zeros(1, head, dim, dtype=dtype, device=place, requires_grad=True)
+        att = torch.zeros(head, dim, dtype=dtype, device=place, requires_grad=True)
+        with torch.enable_grad():
+            y = gatv2_attention(graph, x, x.clone(), att)
+        torch.autograd.grad(y.sum(), [x, att])
+
+
+def _several(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, Iterable) else [value]
 
 
 def _state(mode: str, hosts: Names, include: Names, exclude: Names) -> State:

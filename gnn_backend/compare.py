@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import ctypes
 import dataclasses
 import gc
@@ -17,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from gnn_backend import verify
-from gnn_backend.dispatch import bypass
+from gnn_backend.dispatch import bypass, lenient
 from gnn_backend.errors import invalid
 from gnn_backend.patching import State, registry
 from gnn_backend.profile import Profile, profile
@@ -49,6 +50,9 @@ class Comparison:
         ``stock`` and ``backend``: median time of forward and backward together.
     launches : int
         Kernel launches of one forward and backward.
+    reference : str
+        ``"stock"``, or how the stock layer was run where it cannot run on these inputs: on copies
+        ``"stock on the CPU"`` or ``"stock in float32"``. Its time and memory are then ``None``.
     """
 
     accelerated: bool
@@ -58,6 +62,7 @@ class Comparison:
     peak_bytes: dict[str, int | None]
     ms: dict[str, float | None]
     launches: int
+    reference: str = "stock"
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything in plain types, ready for JSON."""
@@ -112,20 +117,21 @@ def compare(
     call = _seeded(layer, args, kwargs, seed)
     with _untouched(layer):
         with bypass():
-            stock, stock_ms, stock_peak = _measure(call, repeats)
-        with registry.scope(State("auto", registry.select())), profile() as counted:
-            ours = call()
-        with registry.scope(State("auto", registry.select())):
-            _, ms, peak = _measure(call, repeats)
-    absolute, relative = errors(stock, ours)
+            stock = _measure_stock(layer, args, kwargs, seed, repeats)
+        with registry.scope(State("auto", registry.select())), lenient():
+            with profile() as counted:
+                ours = call()
+            backend = _measure(call, repeats)
+    absolute, relative = errors(stock.run, ours)
     return Comparison(
         accelerated=counted.calls > 0 and counted.fallbacks == 0,
         reason=_reason(counted),
         max_abs_error=absolute,
         max_rel_error=relative,
-        peak_bytes={"stock": stock_peak, "backend": peak},
-        ms={"stock": stock_ms, "backend": ms},
+        peak_bytes={"stock": stock.peak, "backend": backend.peak},
+        ms={"stock": stock.ms, "backend": backend.ms},
         launches=sum(counted.launches.values()),
+        reference=stock.how,
     )
 
 
@@ -176,7 +182,53 @@ def _reason(counted: Profile) -> str | None:
     return counted.reasons.most_common(1)[0][0] if counted.fallbacks else None
 
 
-def _measure(call: Call, repeats: int) -> tuple[verify.Run, float, int | None]:
+@dataclasses.dataclass(frozen=True)
+class _Measured:
+    run: verify.Run
+    ms: float | None
+    peak: int | None
+    how: str = "stock"
+
+
+def _measure_stock(
+    layer: nn.Module, args: Any, kwargs: Mapping[str, Any], seed: int, repeats: int
+) -> _Measured:
+    """Measure the stock layer; where it cannot run, at least run it on copies that it can take."""
+    try:
+        return _measure(_seeded(layer, args, kwargs, seed), repeats)
+    except torch.OutOfMemoryError:
+        raise  # the CPU would take too long
+    except Exception:
+        for how, convert in _COPIES.items():
+            with contextlib.suppress(Exception):
+                run = _seeded(
+                    convert(copy.deepcopy(layer)), *_copied(args, kwargs, convert), seed
+                )()
+                return _Measured(run, None, None, how)
+        raise
+
+
+def _copied(inputs: Any, convert: Callable[[Any], Any]) -> Any:
+    return verify.map_nested("", inputs, lambda _, value: convert(value))
+
+
+def _to_cpu(value: Any) -> Any:
+    return value.to("cpu") if hasattr(value, "to") else value
+
+
+def _to_float32(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.float() if value.dtype in (torch.float16, torch.bfloat16) else value
+    return value.float() if isinstance(value, nn.Module) else value
+
+
+_COPIES: dict[str, Callable[[Any], Any]] = {
+    "stock on the CPU": _to_cpu,
+    "stock in float32": _to_float32,
+}
+
+
+def _measure(call: Call, repeats: int) -> _Measured:
     run = call()  # compiles, builds the graph's caches
     peak = _peak(call)
     times = []
@@ -186,7 +238,7 @@ def _measure(call: Call, repeats: int) -> tuple[verify.Run, float, int | None]:
         call()
         _synchronize()
         times.append(1e3 * (time.perf_counter() - start))
-    return run, statistics.median(times), peak
+    return _Measured(run, statistics.median(times), peak)
 
 
 def _peak(call: Call) -> int | None:

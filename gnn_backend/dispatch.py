@@ -129,6 +129,8 @@ class Dispatcher:
 
     def _call(self, original: Any, mode: str, args: Any, kwargs: Any) -> Any:
         self.resolve()
+        if getattr(_local, "lenient", 0):
+            mode = "auto"
         start = _clock()
         ours: InvalidArgument | None = None
         key = reason = None
@@ -262,14 +264,23 @@ def bypassed() -> bool:
     return getattr(_local, "bypass", 0) > 0
 
 
-@contextlib.contextmanager
-def bypass() -> Iterator[None]:
+def bypass() -> contextlib.AbstractContextManager[None]:
     """Run the stock code in this thread inside a ``with`` block, as the reference of a check."""
-    _local.bypass = getattr(_local, "bypass", 0) + 1
+    return _raised("bypass")
+
+
+def lenient() -> contextlib.AbstractContextManager[None]:
+    """Take every mode for ``auto`` in this thread inside a ``with`` block, for a dry run."""
+    return _raised("lenient")
+
+
+@contextlib.contextmanager
+def _raised(name: str) -> Iterator[None]:
+    setattr(_local, name, getattr(_local, name, 0) + 1)
     try:
         yield
     finally:
-        _local.bypass -= 1
+        setattr(_local, name, getattr(_local, name) - 1)
 
 
 def bypassing(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from gnn_backend import verify
-from gnn_backend.dispatch import Dispatcher, observing
+from gnn_backend.dispatch import Dispatcher, lenient, observing
 from gnn_backend.errors import invalid
 from gnn_backend.instances import overrides, patch_of
 from gnn_backend.patching import State, registry
@@ -120,6 +120,7 @@ def _sample(model: nn.Module, args: Any, kwargs: Any) -> list[tuple[str, Any, bo
     try:
         with (
             registry.scope(everything),
+            lenient(),
             observing(lambda *decision: decisions.append(decision)),
             verify.preserved_buffers(model),
         ):

@@ -19,6 +19,7 @@ import importlib.util
 import inspect
 import itertools
 import logging
+import os
 import sys
 import threading
 import types
@@ -146,7 +147,11 @@ class Registry:
         self._replacements: dict[tuple[Patch, int], Any] = {}
         self._missing: dict[tuple[Patch, str, str], str] = {}
         self._unsaid: list[str] = []  # warnings, given once the lock is free
-        self._lock = threading.RLock()
+        self._lock = lock = threading.RLock()
+        if hasattr(os, "register_at_fork"):  # else a child could inherit the lock as taken
+            os.register_at_fork(
+                before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release
+            )
         self._order = itertools.count()
         self._base = _Frame(None, 0, next(self._order))
         self._frames: list[_Frame] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import threading
 from collections import Counter
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,10 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _lock = threading.Lock()
+if hasattr(os, "register_at_fork"):  # else a child could inherit the lock as taken
+    os.register_at_fork(
+        before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release
+    )
 
 
 @dataclasses.dataclass

@@ -62,9 +62,9 @@ def comparison_table(comparison: Comparison) -> Table:
     runs = "accelerated" if comparison.accelerated else f"stock ({comparison.reason})"
     time, peak = comparison.ms, comparison.peak_bytes
     table.caption = (
-        f"{runs}; forward+backward ms: stock {_number(time['stock'])}, backend "
-        f"{_number(time['backend'])}; peak: stock {nbytes(peak['stock'])}, backend "
-        f"{nbytes(peak['backend'])}"
+        f"{runs}; reference: {comparison.reference}; "
+        f"forward+backward ms: {_number(time['backend'])} (stock {_number(time['stock'])}); "
+        f"peak: {nbytes(peak['backend'])} (stock {nbytes(peak['stock'])})"
     )
     return table
 

@@ -170,7 +170,8 @@ def difference_and_scale(expected: Tensor, got: Tensor) -> tuple[Tensor, float]:
     NaN against NaN and an infinity against the same infinity count as equal; against anything
     else they differ by infinity.
     """
-    a, b = expected.detach().double(), got.detach().double()
+    a = expected.detach().double()
+    b = got.detach().to(a.device).double()
     difference = (a - b).abs()
     special = ~(torch.isfinite(a) & torch.isfinite(b))
     same = (a == b) | (a.isnan() & b.isnan())

@@ -13,7 +13,8 @@ import torch
 from torch import nn
 
 import gnn_backend
-from gnn_backend.errors import InvalidArgument, StrictFallbackError
+from gnn_backend import config
+from gnn_backend.errors import InvalidArgument, StrictFallbackError, Unsupported
 
 X = torch.ones(2, 3)
 
@@ -197,3 +198,15 @@ def test_explain_restores_the_random_state_after_an_error(fake):
     with pytest.raises(TypeError, match="stock: wrong width"):
         gnn_backend.explain(nn.Sequential(nn.Dropout(), layer), torch.ones(2, 5))
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_warmup_compiles_so_that_no_call_waits():
+    with gnn_backend.profile() as p:
+        gnn_backend.warmup(dims=[4], heads=(1, 2), device="cpu")
+    assert sum(p.launches.values()) >= 2 * 2, "forward and backward of each"
+    with pytest.raises(InvalidArgument, match="below 1"):
+        gnn_backend.warmup(dims=0, device="cpu")
+    with pytest.raises(InvalidArgument, match="not floating-point"):
+        gnn_backend.warmup(dtypes=torch.int64, device="cpu")
+    with config.override(cpu_target="emulator"), pytest.raises(Unsupported, match="dtype-float64"):
+        gnn_backend.warmup(dtypes=[torch.float64], device="cpu")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import types
 
 import pytest
 import torch
+from torch.nn import functional as F
 
 import gnn_backend
 from gnn_backend.errors import InvalidArgument
@@ -75,6 +77,29 @@ def test_memory_growth_is_seen(fake):
         pytest.skip("the resident peak cannot be read here")
     assert result.peak_bytes["stock"] > 10 << 20
     assert result.peak_bytes["backend"] > 10 << 20
+
+
+def test_inputs_that_stock_cannot_take(fake):
+    """Stock in float32 is the reference then, and it has no time."""
+    layer = fake.load().Conv().eval().bfloat16()
+    fake.conv.nn = types.SimpleNamespace(functional=types.SimpleNamespace(dropout=_refuse_16_bit))
+    result = gnn_backend.compare(layer, x().bfloat16(), repeats=1)
+    assert result.accelerated and result.reference == "stock in float32"
+    assert result.ms["stock"] is None and result.peak_bytes["stock"] is None
+    assert 0 < result.max_rel_error["out"] < 2e-2
+    assert "stock in float32" in str(result)
+
+
+def _refuse_16_bit(x, *args):
+    if x.dtype == torch.bfloat16:
+        raise RuntimeError("stock: no 16-bit")
+    return F.dropout(x, *args)
+
+
+def test_strict_instance_is_compared_all_the_same(fake):
+    layer = gnn_backend.accelerate(fake.load().Conv().double(), mode="strict")
+    assert gnn_backend.compare(layer, x().double(), repeats=1).reason == "dtype-float64"
+    assert gnn_backend.explain(layer, x().double()).layers[0].reason == "dtype-float64"
 
 
 def test_reports(fake):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
+import warnings
 
 import pytest
 import torch
 
 import gnn_backend
-from gnn_backend.dispatch import bypass, dispatch, observing
+from gnn_backend.dispatch import bypass, dispatch, lenient, observing
 from gnn_backend.errors import (
     InvalidArgument,
     KernelCompileError,
@@ -127,6 +130,58 @@ def test_bypass_holds_for_this_thread_only():
         thread.start()
         thread.join()
     assert seen == ["fast"] and f() == "fast"
+
+
+def test_lenient_takes_every_mode_for_auto(fake):
+    layer = fake.load().Conv().double()
+    with gnn_backend.enabled(mode="strict"):
+        with lenient():
+            layer(X.double())
+        with pytest.raises(StrictFallbackError):
+            layer(X.double())
+
+
+Pair = tuple[torch.Tensor, torch.Tensor]
+
+
+def swapped(x: Pair) -> Pair:
+    return x[1], x[0]
+
+
+@pytest.mark.filterwarnings("ignore:.*deprecated:DeprecationWarning")
+def test_torchscript_compiles_the_stock_code():
+    f = dispatch("a.f", swapped, lambda x: None, swapped, mode="auto")
+    scripted = torch.jit.script(f)
+    assert torch.equal(scripted((X, X + 1))[0], X + 1)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_child_of_a_fork_counts_and_switches(fake):
+    """Locks held by other threads at the moment of the fork do not stay taken in the child."""
+    layer = fake.load().Conv()
+    stop = threading.Event()
+
+    def busy():
+        while not stop.is_set():
+            with gnn_backend.enabled(include="double"):
+                fake.conv.double(1)
+
+    thread = threading.Thread(target=busy)
+    thread.start()
+    try:
+        for _ in range(20):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)
+                child = os.fork()
+            if child == 0:
+                signal.alarm(20)
+                with gnn_backend.enabled(), gnn_backend.profile() as p:
+                    layer.forward(X)
+                os._exit(0 if p.accelerated == 1 else 1)
+            assert os.waitpid(child, 0)[1] == 0
+    finally:
+        stop.set()
+        thread.join()
 
 
 def test_observers_see_each_decision(fake):

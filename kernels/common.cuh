@@ -79,30 +79,30 @@ template <> struct Storage<f16> {
     }
 };
 
-// Lane layout of one edge: HEADS heads side by side, LANES lanes a head, VALUES values a lane.
-// EDGES edges stand side by side in a warp. VECTOR: 16-byte accesses, else single values.
-// FULL: the head dimension is exactly LANES * VALUES, else the tail is masked.
+// Lane layout of a row: HEADS heads side by side, LANES lanes a head, VALUES values a lane; GROUP
+// lanes in all, so that TASKS rows stand side by side in a warp. VECTOR: 16-byte accesses, else
+// single values. FULL: the head dimension is exactly LANES * VALUES, else the tail is masked.
 template <typename T_, int LANES_, int HEADS_, int VALUES_, bool VECTOR_, bool FULL_> struct Shape {
     using T = T_;
     static constexpr int LANES = LANES_, HEADS = HEADS_, VALUES = VALUES_;
     static constexpr bool VECTOR = VECTOR_, FULL = FULL_;
     static constexpr int WIDTH = VECTOR ? Storage<T>::PER16 : 1;   // values an access
     static constexpr int ACCESSES = VALUES / WIDTH;
-    static constexpr int GROUP = LANES * HEADS;                    // lanes an edge
-    static constexpr int EDGES = WARP / GROUP;
+    static constexpr int GROUP = LANES * HEADS;
+    static constexpr int TASKS = WARP / GROUP;
     static_assert(VALUES % WIDTH == 0 && WARP % GROUP == 0, "lane layout does not fit a warp");
 };
 
-// Where a lane stands: which edge of the warp, which head, which columns of a row.
+// Where a lane stands: which group of the warp, which head, which columns of a row.
 template <class S> struct Lane {
-    int lane, edge, within;    // lane of the warp; edge slot; lane within its head
+    int lane, group, within;   // lane of the warp; its group; its place within its head
     int head;                  // head in the whole row
     int dim;                   // head dimension D
     int stride;                // values a row, H * D (below 2^31; checked on the host)
     int column;                // first column of this lane
     __device__ __forceinline__ Lane(i64 heads, i64 dim_, int head_block) {
         lane = threadIdx.x & (WARP - 1);
-        edge = lane / S::GROUP;
+        group = lane / S::GROUP;
         within = lane % S::LANES;
         head = head_block * S::HEADS + (lane % S::GROUP) / S::LANES;
         dim = (int)dim_;
@@ -120,11 +120,13 @@ template <class S> struct Lane {
 // Values of one row that a lane owns, as loaded; unpacked to float32 where used.
 template <class S, bool VECTOR = S::VECTOR> struct Raw {
     uint4 word[S::ACCESSES];
-    __device__ __forceinline__ void load(const void* table, const Lane<S>& at, int row) {
+    // A row that is not `live` reads as zeros.
+    __device__ __forceinline__ void load(
+        const void* table, const Lane<S>& at, int row, bool live = true) {
         #pragma unroll
         for (int v = 0; v < S::ACCESSES; v++) {
             word[v] = make_uint4(0, 0, 0, 0);
-            if (at.holds(v))
+            if (live && at.holds(v))
                 word[v] = __ldg(reinterpret_cast<const uint4*>(
                     static_cast<const typename S::T*>(table) + at.offset(row, v)));
         }
@@ -136,11 +138,12 @@ template <class S, bool VECTOR = S::VECTOR> struct Raw {
 };
 template <class S> struct Raw<S, false> {
     float value[S::ACCESSES];
-    __device__ __forceinline__ void load(const void* table, const Lane<S>& at, int row) {
+    __device__ __forceinline__ void load(
+        const void* table, const Lane<S>& at, int row, bool live = true) {
         const typename S::T* base = static_cast<const typename S::T*>(table);
         #pragma unroll
         for (int v = 0; v < S::ACCESSES; v++)
-            value[v] = at.holds(v) ? Storage<typename S::T>::get(base[at.offset(row, v)]) : 0.f;
+            value[v] = live && at.holds(v) ? Storage<typename S::T>::get(base[at.offset(row, v)]) : 0.f;
     }
     __device__ __forceinline__ void unpack(float (&x)[S::VALUES]) const {
         #pragma unroll
@@ -199,12 +202,63 @@ template <class S> __device__ __forceinline__ float head_sum(float x) {
     return x;
 }
 
-// Sum over the edge slots of a warp; every lane gets the result.
-template <class S> __device__ __forceinline__ float edge_sum(float x) {
+// Sum over the groups of a warp; every lane gets the result.
+template <class S> __device__ __forceinline__ float group_sum(float x) {
     #pragma unroll
     for (int o = S::GROUP; o < WARP; o <<= 1) x += __shfl_xor_sync(ALL_LANES, x, o);
     return x;
 }
+
+// N values a lane, to be summed over the lanes of a head, spread over these lanes: a butterfly
+// that halves the values at each step, so that N sums cost about N shuffles, not N log2(LANES),
+// and what follows (exponentials) is done once an edge, not once a lane. A lane then holds HELD
+// of the N sums: those of index(within, 0 .. HELD - 1). N is a power of two.
+template <class S, int N> struct Spread {
+    static constexpr int HELD = N > S::LANES ? N / S::LANES : 1;
+    static constexpr int OWNERS = N / HELD;                 // distinct lanes of a head
+    static constexpr int REPEAT = S::LANES / OWNERS;        // neighbouring lanes with the same sums
+    float held[HELD];
+
+    __device__ __forceinline__ void sum(float (&x)[N], int within) {
+        int n = N;
+        #pragma unroll
+        for (int o = S::LANES / 2; o; o >>= 1) {
+            if (n > 1) {
+                n /= 2;
+                const bool upper = within & o;
+                #pragma unroll
+                for (int i = 0; i < N / 2; i++) {
+                    if (i >= n) continue;
+                    const float send = upper ? x[i] : x[i + n], keep = upper ? x[i + n] : x[i];
+                    x[i] = keep + __shfl_xor_sync(ALL_LANES, send, o);
+                }
+            } else {
+                x[0] += __shfl_xor_sync(ALL_LANES, x[0], o);
+            }
+        }
+        #pragma unroll
+        for (int i = 0; i < HELD; i++) held[i] = x[i];
+    }
+    // Which of the N sums held[i] is.
+    static __device__ __forceinline__ int index(int within, int i) { return within / REPEAT * HELD + i; }
+    // Sum number n (a compile-time constant after unrolling), on every lane of the head.
+    __device__ __forceinline__ float get(int n, const Lane<S>& at) const {
+        return __shfl_sync(ALL_LANES, held[n % HELD], at.lane - at.within + n / HELD * REPEAT);
+    }
+    // Maximum and sum of one value a lane over the owners.
+    static __device__ __forceinline__ float max_owners(float x) {
+        #pragma unroll
+        for (int o = S::LANES / 2; o >= REPEAT; o >>= 1) x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, o));
+        return x;
+    }
+    static __device__ __forceinline__ float sum_owners(float x) {
+        #pragma unroll
+        for (int o = S::LANES / 2; o >= REPEAT; o >>= 1) x += __shfl_xor_sync(ALL_LANES, x, o);
+        return x;
+    }
+};
+
+template <bool B> struct Flag { static constexpr bool value = B; };
 
 // A chunk of one row (gnn_backend/graph/splits.py writes them).
 struct Task {

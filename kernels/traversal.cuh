@@ -1,10 +1,11 @@
 // Traversal template, softmax-weighted sum: out_i = sum_e softmax_i(score_e) * value_e.
 //
-// Mapping. A warp owns one task: a chunk of at most C neighbours of one row (so that hubs do not
-// serialise). Within the warp, Shape::EDGES neighbours stand side by side, each read by
-// Shape::GROUP lanes (HEADS heads of LANES lanes); UNROLL neighbours a group are loaded before the
-// first is used. Each group keeps its own online softmax; groups are merged by shuffles at the end.
-// Blocks have four warps; blockIdx.y runs over blocks of HEADS heads.
+// Mapping. A task is a chunk of at most C neighbours of one row (so that hubs do not serialise).
+// Shape::GROUP lanes own a task: HEADS heads of LANES lanes, VALUES columns a lane; Shape::TASKS
+// tasks stand side by side in a warp, of like length since tasks come longest first. A group loads
+// UNROLL neighbour rows before it uses the first; their scores are summed over the lanes of a head
+// by one butterfly that leaves each edge's score with a few lanes (Spread), so that its exponential
+// is computed there alone. Blocks have four warps; blockIdx.y runs over blocks of HEADS heads.
 // Rows of several chunks write partials, merged in slot order by merge.cuh.
 //
 // Bytes an edge (row = H * D values): forward 4 + row; by destination 4 + row; by source
@@ -13,8 +14,8 @@
 // Determinism. No atomics. The order of every sum is fixed by the tasks and the grid, so equal
 // inputs on one device give equal bits.
 //
-// A functor F (functors/*.cuh) gives Params, Src, Dst (loaded fragments), score, value, and the
-// accumulators DstGrad, ParamGrad, SrcGrad with grad_dst_param and grad_src.
+// A functor F (functors/*.cuh) gives Params, Src, Dst (loaded fragments), score, score_exact, value,
+// and the accumulators DstGrad, ParamGrad, SrcGrad with grad_dst_param and grad_src.
 #pragma once
 #include "common.cuh"
 
@@ -40,27 +41,147 @@ struct TraversalArgs {
     float2* partial_stats;       // [slots, H] (max, sum)
 };
 
-// Up to 32 neighbour ids, one a lane.
-__device__ __forceinline__ int load_indices(const int* indices, const Task& task, int base, int lane) {
-    return __ldg(indices + task.begin + min(base + lane, task.count - 1));
+// The task of this lane's group, or an empty one past the end.
+template <class S> struct Owned {
+    Task task;
+    bool exists;
+    __device__ __forceinline__ Owned(const TraversalArgs& args, i64 index) {
+        exists = index < args.num_tasks;
+        task = Task{0, 0, -1, 0};
+        if (exists) task = load_task(args.tasks, index);
+    }
+};
+
+// Call body(masked, first, ids) for every batch of UNROLL neighbours: `first` is the position of
+// the batch in the task, ids its neighbour ids. Batches that are whole in all groups of the warp
+// come with Flag<false>; in the others positions past the end have id 0 and are to be masked.
+// Every lane of the warp takes part until the longest task of the warp is done.
+template <class S, int UNROLL, class Body>
+__device__ __forceinline__ void for_batches(
+    const int* indices, const Task& task, const Lane<S>& at, Body body) {
+    constexpr int LOADS = UNROLL > S::GROUP ? UNROLL / S::GROUP : 1;  // ids a lane loads at once
+    constexpr int STEP = LOADS * S::GROUP;
+    int longest = task.count, shortest = task.count;
+    #pragma unroll
+    for (int o = S::GROUP; o < WARP; o <<= 1) {
+        longest = max(longest, __shfl_xor_sync(ALL_LANES, longest, o));
+        shortest = min(shortest, __shfl_xor_sync(ALL_LANES, shortest, o));
+    }
+    const int place = at.lane % S::GROUP, leader = at.lane - place;
+    const int* list = indices + task.begin;
+    int mine[LOADS];
+    #pragma unroll
+    for (int k = 0; k < LOADS; k++) {
+        const int position = k * S::GROUP + place;
+        mine[k] = position < task.count ? __ldg(list + position) : 0;
+    }
+    #pragma unroll 1
+    for (int base = 0; base < longest; base += STEP) {
+        int ahead[LOADS];       // the next ids arrive while these are worked on
+        #pragma unroll
+        for (int k = 0; k < LOADS; k++) {
+            const int position = base + STEP + k * S::GROUP + place;
+            ahead[k] = position < task.count ? __ldg(list + position) : 0;
+        }
+        #pragma unroll 1
+        for (int offset = 0; offset < STEP; offset += UNROLL) {
+            const int first = base + offset;
+            if (first >= longest) break;
+            int ids[UNROLL];
+            #pragma unroll
+            for (int u = 0; u < UNROLL; u++) {
+                const int position = offset + u;
+                const int k = LOADS == 1 ? 0 : u / S::GROUP;
+                ids[u] = __shfl_sync(ALL_LANES, mine[k], leader + position % S::GROUP);
+            }
+            if (first + UNROLL <= shortest) body(Flag<false>(), first, ids);
+            else body(Flag<true>(), first, ids);
+        }
+        #pragma unroll
+        for (int k = 0; k < LOADS; k++) mine[k] = ahead[k];
+    }
 }
 
-// Complete UNROLL values over the lanes of a head, interleaved so that the shuffles overlap.
-template <class S, int UNROLL> __device__ __forceinline__ void head_sums(float (&x)[UNROLL]) {
+template <int UNROLL, class S, class Fragment>
+__device__ __forceinline__ void load_batch(
+    const TraversalArgs& args, const Lane<S>& at, const int (&ids)[UNROLL], int first, int count,
+    bool masked, Fragment (&fragments)[UNROLL]) {
     #pragma unroll
-    for (int o = S::LANES / 2; o; o >>= 1)
-        #pragma unroll
-        for (int u = 0; u < UNROLL; u++) x[u] += __shfl_xor_sync(ALL_LANES, x[u], o);
+    for (int u = 0; u < UNROLL; u++)
+        fragments[u].load(args, at, ids[u], !masked || first + u < count);
 }
 
 // ---------------------------------------------------------------------------- forward
+
+// Online softmax of one task.
+template <class F, class S, int UNROLL> struct Softmax {
+    static constexpr int K = S::VALUES;
+    float top, shift, sum, acc[K];
+
+    template <bool EXACT>
+    __device__ __forceinline__ void run(
+        const TraversalArgs& args, const Lane<S>& at, const Task& task,
+        const typename F::Params& params, const typename F::Dst& dst) {
+        top = negative_infinity();
+        shift = 0.f;
+        sum = 0.f;
+        #pragma unroll
+        for (int i = 0; i < K; i++) acc[i] = 0.f;
+        for_batches<S, UNROLL>(args.indices, task, at, [&](auto tail, int first, auto& ids) {
+            constexpr bool MASKED = EXACT || decltype(tail)::value;
+            typename F::Src src[UNROLL];
+            load_batch<UNROLL>(args, at, ids, first, task.count, MASKED, src);
+            float score[UNROLL];
+            #pragma unroll
+            for (int u = 0; u < UNROLL; u++)
+                score[u] = EXACT ? F::score_exact(params, src[u], dst) : F::score(params, src[u], dst);
+            Spread<S, UNROLL> logit;
+            logit.sum(score, at.within);
+            float most = negative_infinity();
+            #pragma unroll
+            for (int i = 0; i < logit.HELD; i++) {
+                if (MASKED && first + logit.index(at.within, i) >= task.count)
+                    logit.held[i] = negative_infinity();
+                most = fmaxf(most, logit.held[i]);
+            }
+            most = logit.max_owners(most);
+            if (__any_sync(ALL_LANES, most > top)) rescale(most);
+            #pragma unroll
+            for (int i = 0; i < logit.HELD; i++) {
+                logit.held[i] = exp2_approx(logit.held[i] - shift);
+                sum += logit.held[i];
+            }
+            #pragma unroll
+            for (int u = 0; u < UNROLL; u++) {
+                const float p = logit.get(u, at);
+                float v[K];
+                F::value(src[u], v);
+                #pragma unroll
+                for (int i = 0; i < K; i++) acc[i] = fmaf(p, v[i], acc[i]);
+            }
+        });
+        sum = Spread<S, UNROLL>::sum_owners(sum);
+    }
+
+    // While only -inf was seen, 0 is subtracted, so that exp2 gives 0 and not NaN.
+    __device__ __forceinline__ void rescale(float most) {
+        const float next = fmaxf(top, most);
+        shift = next == negative_infinity() ? 0.f : next;
+        const float scale = exp2_approx(top - shift);
+        top = next;
+        sum *= scale;
+        #pragma unroll
+        for (int i = 0; i < K; i++) acc[i] *= scale;
+    }
+};
 
 template <class F, class S, int UNROLL>
 __device__ __forceinline__ void softmax_forward(const TraversalArgs& args) {
     constexpr int K = S::VALUES;
     const i64 warp = ((i64)blockIdx.x * blockDim.x + threadIdx.x) / WARP;
-    if (warp >= args.num_tasks) return;
-    const Task task = load_task(args.tasks, warp);
+    if (warp * S::TASKS >= args.num_tasks) return;
+    const Owned<S> own(args, warp * S::TASKS + (threadIdx.x % WARP) / S::GROUP);
+    const Task& task = own.task;
     const int head_blocks = (int)(args.heads / S::HEADS);
     #pragma unroll 1
     for (int block = blockIdx.y; block < head_blocks; block += gridDim.y) {
@@ -68,77 +189,25 @@ __device__ __forceinline__ void softmax_forward(const TraversalArgs& args) {
         typename F::Params params;
         typename F::Dst dst;
         params.load(args, at);
-        dst.load(args, at, task.row);
-        float top = negative_infinity(), sum = 0.f, acc[K];
-        #pragma unroll
-        for (int i = 0; i < K; i++) acc[i] = 0.f;
-
-        #pragma unroll 1
-        for (int base = 0; base < task.count; base += WARP) {
-            const int mine = load_indices(args.indices, task, base, at.lane);
-            const int many = min(WARP, task.count - base);
-            #pragma unroll 1
-            for (int first = 0; first < many; first += S::EDGES * UNROLL) {
-                typename F::Src src[UNROLL];
-                float score[UNROLL];
-                #pragma unroll
-                for (int u = 0; u < UNROLL; u++) {
-                    const int e = first + u * S::EDGES + at.edge;
-                    src[u].load(args, at, __shfl_sync(ALL_LANES, mine, min(e, many - 1)));
-                }
-                #pragma unroll
-                for (int u = 0; u < UNROLL; u++) score[u] = F::score(params, src[u], dst);
-                head_sums<S, UNROLL>(score);
-                float next = top;
-                #pragma unroll
-                for (int u = 0; u < UNROLL; u++) {
-                    if (first + u * S::EDGES + at.edge >= many) score[u] = negative_infinity();
-                    next = fmaxf(next, score[u]);
-                }
-                // A group that has seen only -inf subtracts 0, so that exp2 gives 0, not NaN.
-                const float shift = next == negative_infinity() ? 0.f : next;
-                const float scale = exp2_approx(top - shift);
-                top = next;
-                sum *= scale;
-                #pragma unroll
-                for (int i = 0; i < K; i++) acc[i] *= scale;
-                #pragma unroll
-                for (int u = 0; u < UNROLL; u++) {
-                    const float p = exp2_approx(score[u] - shift);
-                    float v[K];
-                    F::value(src[u], v);
-                    sum += p;
-                    // A slot past the end repeats a real edge, whose value may be infinite.
-                    if (first + u * S::EDGES + at.edge < many) {
-                        #pragma unroll
-                        for (int i = 0; i < K; i++) acc[i] = fmaf(p, v[i], acc[i]);
-                    }
-                }
-            }
-        }
-        #pragma unroll
-        for (int o = S::GROUP; o < WARP; o <<= 1) {
-            const float other = __shfl_xor_sync(ALL_LANES, top, o);
-            const float next = fmaxf(top, other);
-            const float shift = next == negative_infinity() ? 0.f : next;
-            const float a = exp2_approx(top - shift), b = exp2_approx(other - shift);
-            top = next;
-            sum = sum * a + __shfl_xor_sync(ALL_LANES, sum, o) * b;
-            #pragma unroll
-            for (int i = 0; i < K; i++) acc[i] = acc[i] * a + __shfl_xor_sync(ALL_LANES, acc[i], o) * b;
-        }
-        if (at.edge != 0) continue;
+        dst.load(args, at, task.row, own.exists);
+        Softmax<F, S, UNROLL> state;
+        state.template run<false>(args, at, task, params, dst);
+        // NaN: an infinity in the inputs (or a NaN, which stays).
+        if (__any_sync(ALL_LANES, state.sum != state.sum))
+            state.template run<true>(args, at, task, params, dst);
+        if (!own.exists) continue;
         const i64 stat = (i64)(task.slot < 0 ? task.row : task.slot) * args.heads + at.head;
         if (task.slot < 0) {
             // An empty row is 0; a row whose logits are all -inf has sum 0 and becomes NaN.
-            const float inverse = task.count == 0 ? 0.f : 1.f / sum;
+            const float inverse = task.count == 0 ? 0.f : 1.f / state.sum;
             #pragma unroll
-            for (int i = 0; i < K; i++) acc[i] *= inverse;
-            store_row<S>(args.out, at, task.row, acc);
-            if (at.within == 0) args.lse[stat] = task.count == 0 ? 0.f : top + log2_approx(sum);
+            for (int i = 0; i < K; i++) state.acc[i] = task.count == 0 ? 0.f : state.acc[i] * inverse;
+            store_row<S>(args.out, at, task.row, state.acc);
+            if (at.within == 0)
+                args.lse[stat] = task.count == 0 ? 0.f : state.top + log2_approx(state.sum);
         } else {
-            store_partial<S>(args.partial, at, task.slot, acc);
-            if (at.within == 0) args.partial_stats[stat] = make_float2(top, sum);
+            store_partial<S>(args.partial, at, task.slot, state.acc);
+            if (at.within == 0) args.partial_stats[stat] = make_float2(state.top, state.sum);
         }
     }
 }
@@ -152,8 +221,8 @@ template <class F, class S, int UNROLL>
 __device__ __forceinline__ void softmax_backward_dst(const TraversalArgs& args) {
     constexpr int K = S::VALUES, WARPS = BLOCK / WARP;
     __shared__ float shared[WARPS][S::GROUP * K];
-    const i64 first_task = ((i64)blockIdx.x * blockDim.x + threadIdx.x) / WARP;
-    const i64 step = (i64)gridDim.x * WARPS;
+    const i64 first_task = ((i64)blockIdx.x * blockDim.x + threadIdx.x) / WARP * S::TASKS;
+    const i64 step = (i64)gridDim.x * WARPS * S::TASKS;
     const int head_blocks = (int)(args.heads / S::HEADS);
     #pragma unroll 1
     for (int block = blockIdx.y; block < head_blocks; block += gridDim.y) {
@@ -164,60 +233,56 @@ __device__ __forceinline__ void softmax_backward_dst(const TraversalArgs& args) 
         param_grad.clear();
         #pragma unroll 1
         for (i64 index = first_task; index < args.num_tasks; index += step) {
-            const Task task = load_task(args.tasks, index);
+            const Owned<S> own(args, index + at.group);
+            const Task& task = own.task;
             const i64 stat = (i64)task.row * args.heads + at.head;
             typename F::Dst dst;
             typename F::DstGrad grad;
+            Raw<S> raw;
             float grad_out[K], delta = 0.f;
-            dst.load(args, at, task.row);
+            dst.load(args, at, task.row, own.exists);
+            raw.load(args.out, at, task.row, own.exists);
             load_row<S>(args.grad_out, at, task.row, grad_out);
+            const float lse = args.lse[stat];
             {
                 float out[K];
-                load_row<S>(args.out, at, task.row, out);
+                raw.unpack(out);
                 #pragma unroll
                 for (int i = 0; i < K; i++) delta = fmaf(grad_out[i], out[i], delta);
                 delta = head_sum<S>(delta);
             }
-            const float lse = args.lse[stat];
-            if (at.edge == 0 && at.within == 0) args.row_stats[stat] = make_float2(lse, delta);
+            if (own.exists && at.within == 0) args.row_stats[stat] = make_float2(lse, delta);
             grad.clear();
-            #pragma unroll 1
-            for (int base = 0; base < task.count; base += WARP) {
-                const int mine = load_indices(args.indices, task, base, at.lane);
-                const int many = min(WARP, task.count - base);
-                #pragma unroll 1
-                for (int first = 0; first < many; first += S::EDGES * UNROLL) {
-                    typename F::Src src[UNROLL];
-                    float score[UNROLL], dot[UNROLL];
+            for_batches<S, UNROLL>(args.indices, task, at, [&](auto tail, int first, auto& ids) {
+                constexpr bool MASKED = decltype(tail)::value;
+                typename F::Src src[UNROLL];
+                load_batch<UNROLL>(args, at, ids, first, task.count, MASKED, src);
+                float score[UNROLL], dot[UNROLL];
+                #pragma unroll
+                for (int u = 0; u < UNROLL; u++) {
+                    float v[K];
+                    score[u] = F::score(params, src[u], dst);
+                    F::value(src[u], v);
+                    dot[u] = 0.f;
                     #pragma unroll
-                    for (int u = 0; u < UNROLL; u++) {
-                        const int e = first + u * S::EDGES + at.edge;
-                        src[u].load(args, at, __shfl_sync(ALL_LANES, mine, min(e, many - 1)));
-                    }
-                    #pragma unroll
-                    for (int u = 0; u < UNROLL; u++) {
-                        float v[K];
-                        score[u] = F::score(params, src[u], dst);
-                        F::value(src[u], v);
-                        dot[u] = 0.f;
-                        #pragma unroll
-                        for (int i = 0; i < K; i++) dot[u] = fmaf(grad_out[i], v[i], dot[u]);
-                    }
-                    head_sums<S, UNROLL>(score);
-                    head_sums<S, UNROLL>(dot);
-                    #pragma unroll
-                    for (int u = 0; u < UNROLL; u++) {
-                        const float ds = exp2_approx(score[u] - lse) * (dot[u] - delta);
-                        if (first + u * S::EDGES + at.edge < many)
-                            F::grad_dst_param(src[u], dst, ds, grad, param_grad);
-                    }
+                    for (int i = 0; i < K; i++) dot[u] = fmaf(grad_out[i], v[i], dot[u]);
                 }
-            }
-            if (args.grad == nullptr) continue;
+                Spread<S, UNROLL> ds, product;
+                ds.sum(score, at.within);
+                product.sum(dot, at.within);
+                #pragma unroll
+                for (int i = 0; i < ds.HELD; i++)
+                    ds.held[i] = exp2_approx(ds.held[i] - lse) * (product.held[i] - delta);
+                #pragma unroll
+                for (int u = 0; u < UNROLL; u++) {
+                    const float d = ds.get(u, at);
+                    if (!MASKED || first + u < task.count)
+                        F::grad_dst_param(src[u], dst, d, grad, param_grad);
+                }
+            });
+            if (args.grad == nullptr || !own.exists) continue;
             float g[K];
-            grad.reduce_edges();
             grad.finish(params, g);
-            if (at.edge != 0) continue;
             if (task.slot < 0) store_row<S>(args.grad, at, task.row, g);
             else store_partial<S>(args.partial, at, task.slot, g);
         }
@@ -225,8 +290,8 @@ __device__ __forceinline__ void softmax_backward_dst(const TraversalArgs& args) 
         const int warp = threadIdx.x / WARP, position = at.lane % S::GROUP;
         #pragma unroll
         for (int i = 0; i < K; i++) {
-            const float g = edge_sum<S>(param_grad.finish(params, i));
-            if (at.edge == 0) shared[warp][position * K + i] = g;
+            const float g = group_sum<S>(param_grad.finish(params, i));
+            if (at.group == 0) shared[warp][position * K + i] = g;
         }
         __syncthreads();
         if (threadIdx.x < S::GROUP) {
@@ -242,14 +307,26 @@ __device__ __forceinline__ void softmax_backward_dst(const TraversalArgs& args) 
     }
 }
 
+// A gathered destination: its operand fragment, its output gradient and its row statistics.
+template <class F, class S> struct Reader {
+    typename F::Dst dst;
+    Raw<S> grad_out;
+    __device__ __forceinline__ void load(
+        const TraversalArgs& args, const Lane<S>& at, int row, bool live) {
+        dst.load(args, at, row, live);
+        grad_out.load(args.grad_out, at, row, live);
+    }
+};
+
 // By source: gradient of the source rows. `indices` are destinations here; args.tasks split the
 // rows of the transposed adjacency.
 template <class F, class S, int UNROLL>
 __device__ __forceinline__ void softmax_backward_src(const TraversalArgs& args) {
     constexpr int K = S::VALUES;
     const i64 warp = ((i64)blockIdx.x * blockDim.x + threadIdx.x) / WARP;
-    if (warp >= args.num_tasks) return;
-    const Task task = load_task(args.tasks, warp);
+    if (warp * S::TASKS >= args.num_tasks) return;
+    const Owned<S> own(args, warp * S::TASKS + (threadIdx.x % WARP) / S::GROUP);
+    const Task& task = own.task;
     const int head_blocks = (int)(args.heads / S::HEADS);
     #pragma unroll 1
     for (int block = blockIdx.y; block < head_blocks; block += gridDim.y) {
@@ -257,79 +334,82 @@ __device__ __forceinline__ void softmax_backward_src(const TraversalArgs& args) 
         typename F::Params params;
         typename F::Src src;
         typename F::SrcGrad grad;
-        float value[K];
         params.load(args, at);
-        src.load(args, at, task.row);
-        F::value(src, value);
+        src.load(args, at, task.row, own.exists);
         grad.clear();
-        #pragma unroll 1
-        for (int base = 0; base < task.count; base += WARP) {
-            const int mine = load_indices(args.indices, task, base, at.lane);
-            const int many = min(WARP, task.count - base);
-            #pragma unroll 1
-            for (int first = 0; first < many; first += S::EDGES * UNROLL) {
-                typename F::Dst dst[UNROLL];
-                Raw<S> raw[UNROLL];
-                float2 stats[UNROLL];
-                float score[UNROLL], dot[UNROLL];
+        for_batches<S, UNROLL>(args.indices, task, at, [&](auto tail, int first, auto& ids) {
+            constexpr bool MASKED = decltype(tail)::value;
+            Reader<F, S> reader[UNROLL];
+            load_batch<UNROLL>(args, at, ids, first, task.count, MASKED, reader);
+            // Each owner of an edge reads that edge's statistics, and no other lane.
+            Spread<S, UNROLL> alpha, ds;
+            float2 stats[alpha.HELD];
+            #pragma unroll
+            for (int i = 0; i < alpha.HELD; i++) {
+                const int u = alpha.index(at.within, i);
+                int id = ids[0];
                 #pragma unroll
-                for (int u = 0; u < UNROLL; u++) {
-                    const int e = first + u * S::EDGES + at.edge;
-                    const int id = __shfl_sync(ALL_LANES, mine, min(e, many - 1));
-                    dst[u].load(args, at, id);
-                    raw[u].load(args.grad_out, at, id);
-                    stats[u] = __ldg(args.row_stats + (i64)id * args.heads + at.head);
-                }
-                #pragma unroll
-                for (int u = 0; u < UNROLL; u++) {
-                    float grad_out[K];
-                    raw[u].unpack(grad_out);
-                    score[u] = F::score(params, src, dst[u]);
-                    dot[u] = 0.f;
-                    #pragma unroll
-                    for (int i = 0; i < K; i++) dot[u] = fmaf(grad_out[i], value[i], dot[u]);
-                }
-                head_sums<S, UNROLL>(score);
-                head_sums<S, UNROLL>(dot);
-                #pragma unroll
-                for (int u = 0; u < UNROLL; u++) {
-                    const float alpha = exp2_approx(score[u] - stats[u].x);
-                    const float ds = alpha * (dot[u] - stats[u].y);
-                    float grad_out[K];
-                    raw[u].unpack(grad_out);
-                    if (first + u * S::EDGES + at.edge < many)
-                        F::grad_src(src, dst[u], grad_out, alpha, ds, grad);
-                }
+                for (int n = 1; n < UNROLL; n++) id = u == n ? ids[n] : id;
+                stats[i] = __ldg(args.row_stats + (i64)id * args.heads + at.head);
             }
-        }
+            float score[UNROLL], dot[UNROLL];
+            #pragma unroll
+            for (int u = 0; u < UNROLL; u++) {
+                float grad_out[K], value[K];
+                reader[u].grad_out.unpack(grad_out);
+                F::value(src, value);
+                score[u] = F::score(params, src, reader[u].dst);
+                dot[u] = 0.f;
+                #pragma unroll
+                for (int i = 0; i < K; i++) dot[u] = fmaf(grad_out[i], value[i], dot[u]);
+            }
+            alpha.sum(score, at.within);
+            ds.sum(dot, at.within);
+            #pragma unroll
+            for (int i = 0; i < alpha.HELD; i++) {
+                alpha.held[i] = exp2_approx(alpha.held[i] - stats[i].x);
+                ds.held[i] = alpha.held[i] * (ds.held[i] - stats[i].y);
+            }
+            #pragma unroll
+            for (int u = 0; u < UNROLL; u++) {
+                const float a = alpha.get(u, at), d = ds.get(u, at);
+                float grad_out[K];
+                reader[u].grad_out.unpack(grad_out);
+                if (!MASKED || first + u < task.count)
+                    F::grad_src(src, reader[u].dst, grad_out, a, d, grad);
+            }
+        });
+        if (!own.exists) continue;
         float g[K];
-        grad.reduce_edges();
         grad.finish(params, g);
-        if (at.edge != 0) continue;
         if (task.slot < 0) store_row<S>(args.grad, at, task.row, g);
         else store_partial<S>(args.partial, at, task.slot, g);
     }
 }
 
-// (lse, <grad_out, out>) of every row, when the pass by destination is not needed. A warp owns
-// one row and one block of heads; tasks are not read (num_tasks: rows).
+// (lse, <grad_out, out>) of every row, when the pass by destination is not needed. A group owns
+// one row; tasks are not read (num_tasks: rows).
 template <class S>
 __device__ __forceinline__ void softmax_row_stats(const TraversalArgs& args) {
     constexpr int K = S::VALUES;
-    const i64 row = ((i64)blockIdx.x * blockDim.x + threadIdx.x) / WARP;
-    if (row >= args.num_tasks) return;
+    const i64 warp = ((i64)blockIdx.x * blockDim.x + threadIdx.x) / WARP;
+    const i64 row = warp * S::TASKS + (threadIdx.x % WARP) / S::GROUP;
+    const bool exists = row < args.num_tasks;
     const int head_blocks = (int)(args.heads / S::HEADS);
     #pragma unroll 1
     for (int block = blockIdx.y; block < head_blocks; block += gridDim.y) {
         const Lane<S> at(args.heads, args.dim, block);
+        Raw<S> a_raw, b_raw;
         float a[K], b[K], delta = 0.f;
-        load_row<S>(args.grad_out, at, (int)row, a);
-        load_row<S>(args.out, at, (int)row, b);
+        a_raw.load(args.grad_out, at, (int)row, exists);
+        b_raw.load(args.out, at, (int)row, exists);
+        a_raw.unpack(a);
+        b_raw.unpack(b);
         #pragma unroll
         for (int i = 0; i < K; i++) delta = fmaf(a[i], b[i], delta);
         delta = head_sum<S>(delta);
         const i64 stat = row * args.heads + at.head;
-        if (at.edge == 0 && at.within == 0) args.row_stats[stat] = make_float2(args.lse[stat], delta);
+        if (exists && at.within == 0) args.row_stats[stat] = make_float2(args.lse[stat], delta);
     }
 }
 

@@ -172,7 +172,7 @@ class _Call:
                 param.zero_()
             return
         splits = graph.splits(direction, selection.chunk_for(graph.num_edges))
-        blocks = -(-splits.num_tasks // _WARPS)
+        blocks = -(-splits.num_tasks // (_WARPS * self.shape.tasks))
         held: dict[str, Tensor | None] = dict(tensors)
         if which != "forward":
             held["grad"] = into
@@ -197,7 +197,8 @@ class _Call:
         if self._empty or self.graph.num_dst == 0:
             return
         args = self._pack(None, self.graph.num_dst, None, tensors)
-        grid = (-(-self.graph.num_dst // _WARPS), self._grid_y())
+        rows = _WARPS * self.shape.tasks
+        grid = (-(-self.graph.num_dst // rows), self._grid_y())
         self.engine.launch(self.unit, f"{self.unit.name}_row_stats", grid, BLOCK, args)
 
     def _merge(

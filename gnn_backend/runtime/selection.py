@@ -24,7 +24,7 @@ PER_ACCESS = {"f32": 4, "bf16": 8, "f16": 8}  # values in 16 bytes
 
 @dataclass(frozen=True)
 class Shape:
-    """Lane layout of one edge (``Shape`` in kernels/common.cuh).
+    """Lane layout of a row (``Shape`` in kernels/common.cuh).
 
     Attributes
     ----------
@@ -47,8 +47,8 @@ class Shape:
     full: bool
 
     @property
-    def edges(self) -> int:
-        """Edges side by side in a warp."""
+    def tasks(self) -> int:
+        """Tasks side by side in a warp."""
         return WARP // (self.lanes * self.heads)
 
     @property
@@ -108,16 +108,16 @@ def all_shapes() -> list[Shape]:
 def schedule_for(shape: Shape) -> Schedule:
     """Edges in flight and register bounds: as many as fit without spilling."""
     if shape.values <= 8:
-        return Schedule(Pass(4), Pass(2), Pass(2))
+        return Schedule(Pass(4, 5), Pass(4, 3), Pass(2, 4))
     if shape.values <= 16:
-        return Schedule(Pass(2), Pass(1), Pass(1))
+        return Schedule(Pass(2), Pass(2), Pass(1))
     return Schedule(Pass(1), Pass(1), Pass(1))
 
 
 def chunk_for(num_edges: int) -> int:
     """Neighbours a task: short on small graphs, long on large ones."""
     if num_edges < 1 << 19:
-        return 64
-    if num_edges < 1 << 22:
         return 128
+    if num_edges < 1 << 24:
+        return 256
     return 512

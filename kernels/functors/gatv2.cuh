@@ -1,8 +1,9 @@
 // GATv2 (Brody et al., 2022): logit = sum_d att_d * leaky_relu(x_src_d + x_dst_d), value = x_src.
 //
 // leaky_relu(z) = lin * z + mag * |z| with lin = (1 + slope) / 2 and mag = (1 - slope) / 2: no
-// branch, for any slope, and the two sums are combined once a lane. |z| is capped, so that z = -inf
-// gives -inf as the exact form does, not inf - inf. Scores are in base 2 (log2(e) is in lin, mag).
+// branch, for any slope, and the two sums are combined once a lane. At z = -inf this is NaN where
+// the exact form is -inf: the forward pass then takes `score_exact`. Gradients need no such care:
+// an infinite input makes its rows' gradients NaN in any form. Scores are in base 2.
 #pragma once
 #include "common.cuh"
 
@@ -10,9 +11,6 @@ namespace gnnb {
 
 template <class S> struct GATv2 {
     static constexpr int K = S::VALUES;
-
-    // |z| beyond this is an infinity or nonsense; products with att must stay finite.
-    static constexpr float CAP = 1e30f;
 
     // What is fixed while a chunk is traversed: the attention vector in a lane's columns.
     struct Params {
@@ -30,15 +28,17 @@ template <class S> struct GATv2 {
     struct Src {
         Raw<S> x;
         template <class Args>
-        __device__ __forceinline__ void load(const Args& args, const Lane<S>& at, int row) {
-            x.load(args.src[0], at, row);
+        __device__ __forceinline__ void load(
+            const Args& args, const Lane<S>& at, int row, bool live) {
+            x.load(args.src[0], at, row, live);
         }
     };
     struct Dst {
         Raw<S> x;
         template <class Args>
-        __device__ __forceinline__ void load(const Args& args, const Lane<S>& at, int row) {
-            x.load(args.dst[0], at, row);
+        __device__ __forceinline__ void load(
+            const Args& args, const Lane<S>& at, int row, bool live) {
+            x.load(args.dst[0], at, row, live);
         }
     };
 
@@ -51,9 +51,21 @@ template <class S> struct GATv2 {
         for (int i = 0; i < K; i++) {
             const float z = x[i] + r[i];
             plain = fmaf(p.att[i], z, plain);
-            absolute = fmaf(p.att[i], fminf(fabsf(z), CAP), absolute);
+            absolute = fmaf(p.att[i], fabsf(z), absolute);
         }
         return fmaf(p.lin, plain, p.mag * absolute);
+    }
+    static __device__ __forceinline__ float score_exact(
+        const Params& p, const Src& src, const Dst& dst) {
+        float x[K], r[K], s = 0.f;
+        src.x.unpack(x);
+        dst.x.unpack(r);
+        #pragma unroll
+        for (int i = 0; i < K; i++) {
+            const float z = x[i] + r[i];
+            s = fmaf(p.att[i], z > 0.f ? z : p.slope * z, s);
+        }
+        return s * LOG2E;
     }
 
     static __device__ __forceinline__ void value(const Src& src, float (&v)[K]) { src.x.unpack(v); }
@@ -66,26 +78,21 @@ template <class S> struct GATv2 {
             #pragma unroll
             for (int i = 0; i < K; i++) positive[i] = 0.f;
         }
-        __device__ __forceinline__ void reduce_edges() {
-            total = edge_sum<S>(total);
-            #pragma unroll
-            for (int i = 0; i < K; i++) positive[i] = edge_sum<S>(positive[i]);
-        }
         __device__ __forceinline__ void finish(const Params& p, float (&g)[K]) const {
             #pragma unroll
             for (int i = 0; i < K; i++)
                 g[i] = p.att[i] * fmaf(1.f - p.slope, positive[i], p.slope * total);
         }
     };
-    // d logit / d att = leaky_relu(z), accumulated as ds * z over all edges and over z > 0.
+    // d logit / d att = leaky_relu(z), accumulated as ds * z and ds * |z|.
     struct ParamGrad {
-        float all[K], positive[K];
+        float plain[K], absolute[K];
         __device__ __forceinline__ void clear() {
             #pragma unroll
-            for (int i = 0; i < K; i++) all[i] = positive[i] = 0.f;
+            for (int i = 0; i < K; i++) plain[i] = absolute[i] = 0.f;
         }
         __device__ __forceinline__ float finish(const Params& p, int i) const {
-            return fmaf(1.f - p.slope, positive[i], p.slope * all[i]);
+            return 0.5f * fmaf(1.f + p.slope, plain[i], (1.f - p.slope) * absolute[i]);
         }
     };
     // The source is the value as well: its gradient has a second term, alpha * grad_out.
@@ -96,11 +103,6 @@ template <class S> struct GATv2 {
             score.clear();
             #pragma unroll
             for (int i = 0; i < K; i++) value[i] = 0.f;
-        }
-        __device__ __forceinline__ void reduce_edges() {
-            score.reduce_edges();
-            #pragma unroll
-            for (int i = 0; i < K; i++) value[i] = edge_sum<S>(value[i]);
         }
         __device__ __forceinline__ void finish(const Params& p, float (&g)[K]) const {
             score.finish(p, g);
@@ -119,11 +121,9 @@ template <class S> struct GATv2 {
         #pragma unroll
         for (int i = 0; i < K; i++) {
             const float z = x[i] + r[i];
-            param.all[i] = fmaf(ds, z, param.all[i]);
-            if (z > 0.f) {
-                grad.positive[i] += ds;
-                param.positive[i] = fmaf(ds, z, param.positive[i]);
-            }
+            param.plain[i] = fmaf(ds, z, param.plain[i]);
+            param.absolute[i] = fmaf(ds, fabsf(z), param.absolute[i]);
+            if (z > 0.f) grad.positive[i] += ds;
         }
     }
     static __device__ __forceinline__ void grad_src(

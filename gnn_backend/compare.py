@@ -200,11 +200,10 @@ def _measure_stock(
         raise  # the CPU would take too long
     except Exception:
         for how, convert in _COPIES.items():
+            positional, named = _copied((args, dict(kwargs)), convert)
+            call = _seeded(convert(copy.deepcopy(layer)), positional, named, seed)
             with contextlib.suppress(Exception):
-                run = _seeded(
-                    convert(copy.deepcopy(layer)), *_copied(args, kwargs, convert), seed
-                )()
-                return _Measured(run, None, None, how)
+                return _Measured(call(), None, None, how)
         raise
 
 

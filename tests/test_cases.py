@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 
 import pytest
@@ -18,7 +19,6 @@ DECLINED = {
     "gatv2_edge_features_grad_only": "as gatv2_edge_features",
     "gatv2_returned_attention": "returned attention is not fused; stock (returns-attention)",
     "gatv2_returned_attention_no_edges": "as gatv2_returned_attention",
-    "gatv2_double_backward": "a clear error instead of a second derivative (double-backward)",
 }
 #: The CUDA kernels have no float64; they run on the GPU and on the emulator.
 DECLINED_CUDA = {
@@ -28,8 +28,6 @@ DECLINED_CUDA = {
 }
 #: Cases without a launch: there is nothing to compute.
 NO_LAUNCH = {"gatv2_no_edges", "gatv2_no_nodes", "gatv2_zero_width"}
-
-EMULATOR_EDGES = 5000  # the emulator takes about a microsecond a warp step
 
 _BY_NAME = {fn.__name__: fn for fn in cases.CASES}
 _OPERATORS = {
@@ -77,18 +75,14 @@ def test_numba(name: str) -> None:
 
 @pytest.fixture
 def emulator() -> Iterator[None]:
-    from gnn_backend.runtime.emulator import find_compiler
-
-    find_compiler()
+    if shutil.which("g++") is None:
+        pytest.skip("no g++ to compile the kernels with")
     with config.override(cpu_target="emulator"):
         yield
 
 
 @pytest.mark.parametrize("name", _names())
 def test_emulator(name: str, emulator: None) -> None:
-    num_edges = _case(name).inputs["indices"].numel()
-    if num_edges > EMULATOR_EDGES:
-        pytest.skip(f"{num_edges:,} edges are too many for the emulator")
     launches = _judge(name, "cpu", DECLINED_CUDA)
     assert launches > 0 or name in NO_LAUNCH or name in DECLINED_CUDA
 

@@ -99,7 +99,7 @@ def _row(name: str, data: GraphData, dtype: str, settings: Settings) -> dict[str
     row["graph_bytes"] = graph.nbytes()
     if settings.device == "cuda":
         row["yardstick"] = _yardstick(graph, data, dtype, settings)
-        row["turbo_gnn"] = turbo_gnn(graph, *_operands(graph, kind, settings), settings)
+        row["turbo_gnn"] = turbo_gnn(graph, _operands(graph, kind, settings), settings)
         del graph
         _release(settings.device)
         row["layers"] = stock.cuda_layers(data, kind, settings)
@@ -110,7 +110,9 @@ def _row(name: str, data: GraphData, dtype: str, settings: Settings) -> dict[str
     return row
 
 
-def _operands(graph: Graph, dtype: torch.dtype, settings: Settings) -> tuple[Tensor, ...]:
+def _operands(
+    graph: Graph, dtype: torch.dtype, settings: Settings
+) -> tuple[Tensor, Tensor, Tensor]:
     """Seeded x_src [Ns, H, D], x_dst [Nd, H, D] and att [H, D], all wanting gradients."""
     shape, device = settings.shape, settings.device
     generator = torch.Generator(device=device).manual_seed(0)

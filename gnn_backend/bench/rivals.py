@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ _TURBO_WARPS = ((1, 8), (1, 32), (2, 8), (4, 16))
 
 
 def turbo_gnn(
-    graph: Graph, x_src: Tensor, x_dst: Tensor, att: Tensor, settings: Settings
+    graph: Graph, operands: tuple[Tensor, Tensor, Tensor], settings: Settings
 ) -> dict[str, Any] | str:
     """Turbo-GNN's GATv2 aggregation: eager times at the best of four launch settings.
 
@@ -27,6 +28,7 @@ def turbo_gnn(
     """
     if importlib.util.find_spec("turbo_gnn") is None:
         return "not installed"
+    x_src, x_dst, att = operands
     from turbo_gnn import AdjacencyForwardBackwardWithNodeBuckets, gatv2_aggr
 
     rows, columns = graph.by_dst, graph.by_src
@@ -46,8 +48,8 @@ def turbo_gnn(
     def best(backward: bool) -> float:
         counts = min(settings.inner, 3), min(settings.repeats, 3)
         return min(
-            timing.eager_ms(lambda pair=pair: call(*pair, backward), "cuda", *counts)
-            for pair in _TURBO_WARPS
+            timing.eager_ms(functools.partial(call, *warps, backward), "cuda", *counts)
+            for warps in _TURBO_WARPS
         )
 
     try:

@@ -79,9 +79,7 @@ def _layer_step(module: torch.nn.Module, x: torch.Tensor, edges: torch.Tensor) -
     return call
 
 
-def _passing_step(
-    module: torch.nn.Module, data: GraphData, shape: Shape, dtype: torch.dtype
-) -> Step:
+def _passing_step(module: Any, data: GraphData, shape: Shape, dtype: torch.dtype) -> Step:
     """What the layer does on edges: scores and weighted sum, without the projections."""
     size = (data.num_nodes, shape.heads, shape.dim)
     left, right = (torch.randn(size, device="cuda", dtype=dtype).requires_grad_() for _ in "lr")

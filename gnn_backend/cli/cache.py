@@ -36,9 +36,9 @@ def cache(
 
 
 def _clear(folder: Path) -> None:
-    """Remove what is in the cache directory, not the directory itself."""
-    for entry in folder.iterdir() if folder.is_dir() else ():
-        if entry.is_dir() and not entry.is_symlink():
-            shutil.rmtree(entry)
-        else:
-            entry.unlink()
+    """Remove what this package put into the cache directory, and nothing else there."""
+    from gnn_backend.cli.doctor import CACHE_PARTS
+
+    for part in CACHE_PARTS:
+        if (folder / part).is_dir():
+            shutil.rmtree(folder / part)

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
+#: What this package keeps in the cache directory: GPU machine code, emulator and CPU libraries.
+CACHE_PARTS = ("cubin", "emulator", "numba")
+
+
 def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> None:
@@ -48,7 +52,7 @@ def cache_report() -> dict[str, Any]:
     from gnn_backend.config import get_config
 
     folder = get_config().cache_dir
-    files = [p for p in folder.rglob("*") if p.is_file()] if folder.is_dir() else []
+    files = [p for part in CACHE_PARTS for p in (folder / part).rglob("*") if p.is_file()]
     return {
         "path": str(folder),
         "writable": _writable(folder),
@@ -126,7 +130,7 @@ def _gpu_problems(report: dict[str, Any]) -> list[dict[str, str]]:
         )]  # fmt: skip
     if gpu["match"]:
         return []
-    if arch not in gpu["nvrtc_archs"]:
+    if gpu["target"] is None:
         return [_problem(
             f"NVRTC {nvrtc} cannot compile for this GPU ({arch})",
             "install a newer NVRTC: pip install --upgrade nvidia-cuda-nvrtc",
@@ -171,7 +175,7 @@ def _show(report: dict[str, Any]) -> None:
     _show_gpu(console, report["gpu"])
     for name, host in report["hosts"].items():
         state = {None: "not installed", True: "loads", False: f"fails: {host['error']}"}
-        console.print(f"{name}: {state[host['loads']]}", highlight=False)
+        console.print(f"{name}: {state[host['loads']]}", highlight=False, markup=False)
         for seam in host["seams"]:
             mark = "found" if seam["found"] else f"missing ({seam['note']})"
             console.print(f"  {seam['symbol']}: {mark}", highlight=False)
@@ -179,8 +183,8 @@ def _show(report: dict[str, Any]) -> None:
     size = output.bytes_text(cache["bytes"])
     console.print(f"cache: {cache['path']}, {cache['files']} files, {size}", highlight=False)
     for engine, result in report["compile"].items():
-        mark = {True: "ok", False: "[red]failed[/]", None: "skipped"}[result["ok"]]
-        console.print(f"{engine}: {mark}, {result['detail']}", highlight=False)
+        mark = {True: "ok", False: "failed", None: "skipped"}[result["ok"]]
+        console.print(f"{engine}: {mark}, {result['detail']}", highlight=False, markup=False)
     for problem in report["problems"]:
         console.print(
             f"[red]problem:[/] {problem['what']}\n  do: {problem['fix']}", highlight=False

@@ -11,7 +11,6 @@ from typing import Any
 
 # Name shown -> distributions that provide it, the first one installed counts.
 _DISTRIBUTIONS = {
-    "gnn_backend": ("gnn_backend",),
     "torch": ("torch",),
     "numpy": ("numpy",),
     "numba": ("numba",),
@@ -29,6 +28,7 @@ def versions() -> dict[str, str | None]:
     found: dict[str, str | None] = {"python": platform.python_version()}
     for name, candidates in _DISTRIBUTIONS.items():
         found[name] = next(filter(None, map(distribution_version, candidates)), None)
+    found["gnn_backend"] = distribution_version("gnn_backend") or "checkout"
     nvrtc = nvrtc_version()
     found["nvrtc"] = None if nvrtc is None else ".".join(map(str, nvrtc))
     found["driver"] = nvidia_driver()
@@ -113,8 +113,10 @@ def device_report() -> dict[str, Any] | None:
 def gpu_match() -> dict[str, Any]:
     """Whether NVRTC can compile for the device and the driver can load what it makes.
 
-    ``match`` is None where there is no device to match. A driver loads cubins of its own major
-    CUDA version and of earlier ones.
+    ``target`` is the device's own architecture where NVRTC knows it; else PTX of the newest one
+    below it (``compute_XY``), which the driver finishes. A driver loads machine code of its own
+    major CUDA version and of earlier ones, and PTX of its own version and earlier ones.
+    ``match`` is None where there is no device.
     """
     device, nvrtc, driver = device_report(), nvrtc_version(), driver_cuda_version()
     report: dict[str, Any] = {
@@ -122,13 +124,30 @@ def gpu_match() -> dict[str, Any]:
         "nvrtc": _dotted(nvrtc),
         "driver_cuda": _dotted(driver),
         "nvrtc_archs": [f"sm_{arch}" for arch in nvrtc_archs()],
+        "target": None,
         "match": None,
     }
     if device is not None:
-        known = device["arch"] in report["nvrtc_archs"]
-        loads = nvrtc is not None and driver is not None and nvrtc[0] <= driver[0]
-        report["match"] = known and loads
+        report["target"] = target = _target(int(device["arch"][3:]))
+        report["match"] = _loads(target, nvrtc, driver)
     return report
+
+
+def _target(arch: int) -> str | None:
+    """What the runtime would compile for a device; None where no known architecture fits."""
+    known = nvrtc_archs()
+    if arch in known:
+        return f"sm_{arch}"
+    lower = [other for other in known if other < arch]
+    return f"compute_{max(lower)}" if lower else None
+
+
+def _loads(
+    target: str | None, nvrtc: tuple[int, int] | None, driver: tuple[int, int] | None
+) -> bool:
+    if target is None or nvrtc is None or driver is None:
+        return False
+    return nvrtc[0] <= driver[0] if target.startswith("sm_") else nvrtc <= driver
 
 
 def _dotted(version: tuple[int, int] | None) -> str | None:

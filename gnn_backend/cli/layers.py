@@ -114,7 +114,7 @@ def _fallbacks(host: str, cls: type, device: str) -> list[str]:
     import gnn_backend
     from gnn_backend.bench.hosts import Shape
 
-    constructor = inspect.signature(cls.__init__).parameters
+    constructor = inspect.signature(cls).parameters
     forward = inspect.signature(cls.forward).parameters  # type: ignore[attr-defined]
     tries: list[tuple[dict[str, Any], dict[str, Any]]] = []
     tries += [(options, {}) for options in _OPTIONS if options.keys() <= constructor.keys()]

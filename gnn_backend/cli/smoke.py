@@ -73,11 +73,20 @@ def _run_on_cpu(target: str) -> str:
 
 
 def _compile_for_gpu() -> str:
-    from gnn_backend.cli.environment import device_report, nvrtc_archs
-    from gnn_backend.ops.functors import FUNCTORS
-    from gnn_backend.runtime.compile import compile_family
+    import torch
 
-    device = device_report()
-    arch = device["arch"] if device else f"sm_{max(a for a in nvrtc_archs() if a <= 90)}"
-    family = compile_family(FUNCTORS["gatv2"], "float32", arch)
-    return f"gatv2 float32 for {arch}: {len(family.resources)} kernels"
+    from gnn_backend.cli.environment import nvrtc_archs
+    from gnn_backend.ops.functors import FUNCTORS
+    from gnn_backend.runtime import selection
+    from gnn_backend.runtime.compile import compile_unit, target_for
+    from gnn_backend.runtime.instances import softmax_unit
+
+    if torch.cuda.is_available():
+        target = target_for(torch.cuda.get_device_capability())
+    else:
+        target = f"sm_{nvrtc_archs()[0]}"
+    functor = FUNCTORS["gatv2"]
+    shape = selection.shape_for("f32", 2, 64)
+    unit = softmax_unit(functor.cuda_type, functor.cuda_header, "f32", shape)
+    code, _ = compile_unit(unit, target)
+    return f"gatv2 float32 for {target}: {len(code):,} bytes of machine code"

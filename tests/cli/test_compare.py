@@ -1,0 +1,155 @@
+"""``compare`` and ``layers``: what they say comes from runs whose launches were counted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from gnn_backend.cli import compare as command
+from gnn_backend.cli import layers as layers_command
+
+SMALL = ("--heads", "2", "--dim", "4", "--in-dim", "8")
+GRADIENTS = {
+    "pyg": {"x", "att", "bias", "lin_l.weight", "lin_l.bias", "lin_r.weight", "lin_r.bias"},
+    "dgl": {"feat", "attn", "fc_src.weight", "fc_src.bias", "fc_dst.weight", "fc_dst.bias"},
+}
+PACKAGES = {"pyg": "torch_geometric", "dgl": "dgl"}
+
+
+def _arguments(host: str, file: Path, device: str) -> tuple[Any, ...]:
+    pytest.importorskip(PACKAGES[host])
+    return ("compare", "--host", host, "--layer", "GATv2Conv", "--graph", file,
+            "--device", device, *SMALL)  # fmt: skip
+
+
+@pytest.mark.parametrize("host", ["pyg", "dgl"])
+def test_compare_on_the_emulator(
+    invoke_json: Callable[..., Any], graph_file: Path, host: str
+) -> None:
+    found = invoke_json(*_arguments(host, graph_file, "emulator"))
+    assert found["accelerated"] is True and found["reason"] is None
+    assert found["launches"] > 0 and found["equal"] is True
+    assert found["max_rel_error"].keys() == found["max_abs_error"].keys()
+    assert found["max_rel_error"].keys() == {"out"} | GRADIENTS[host]
+    assert max(found["max_rel_error"].values()) <= 2e-5
+    assert found["peak_bytes"].keys() == found["ms"].keys() == {"stock", "backend"}
+    assert found["num_edges"] == 300 and found["sampled_from_edges"] is None
+
+
+def test_compare_on_the_cpu_measures_in_fresh_processes(
+    invoke_json: Callable[..., Any], graph_file: Path
+) -> None:
+    found = invoke_json(*_arguments("pyg", graph_file, "cpu"), "--repeats", "1")
+    assert found["accelerated"] is True and found["launches"] > 0
+    assert all(value > 0 for value in found["ms"].values())
+    assert all(value >= 0 for value in found["peak_bytes"].values())
+
+
+def test_large_graphs_are_sampled_for_the_emulator(
+    invoke: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "EMULATOR_EDGES", 50)
+    file = tmp_path / "large.npz"
+    np.savez(file, edge_index=np.stack([np.arange(200), np.arange(200)[::-1]]), num_nodes=200)
+    result = invoke(*_arguments("pyg", file, "emulator"), "--json")
+    found = json.loads(result.stdout)
+    assert (found["num_edges"], found["sampled_from_edges"]) == (50, 200)
+    assert found["accelerated"] is True
+    assert "50 edges drawn from the graph's 200" in result.stderr
+
+
+def test_a_difference_is_reported_and_fails(
+    invoke_json: Callable[..., Any], graph_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from gnn_backend.ops import attention
+
+    correct = attention.softmax_attention
+    monkeypatch.setattr(attention, "softmax_attention", lambda *a: correct(*a) * 1.001)
+    found = invoke_json(*_arguments("pyg", graph_file, "emulator"), exit_code=1)
+    assert found["equal"] is False and found["accelerated"] is True
+    assert 5e-4 < found["max_rel_error"]["out"] < 2e-3
+
+
+def test_a_layer_without_kernels_compares_stock_with_stock(
+    invoke_json: Callable[..., Any], graph_file: Path
+) -> None:
+    pytest.importorskip("torch_geometric")
+    arguments = ("compare", "--layer", "LEConv", "--graph", graph_file, "--device", "emulator")
+    found = invoke_json(*arguments, *SMALL)
+    assert (found["accelerated"], found["reason"], found["launches"]) == (False, "no-kernel", 0)
+    assert found["equal"] is True
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("--graph", "missing.npz", "no such file"),
+        ("--layer", "NoSuchConv", "NoSuchConv"),
+        ("--host", "jax", "unknown"),
+        ("--device", "tpu", "expected one of cpu, cuda, emulator"),
+        ("--dtype", "int8", "expected one of float32"),
+        ("--device", "cuda", "no CUDA device"),
+    ],
+)
+def test_bad_usage(
+    graph_file: Path, option: str, value: str, message: str, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    from gnn_backend.cli import app
+
+    if value == "cuda" and torch.cuda.is_available():
+        pytest.skip("there is a CUDA device")
+    arguments = ["compare", "--graph", str(graph_file), "--host", "pyg", option, value]
+    monkeypatch.setattr("sys.argv", ["gnn-backend", *arguments])
+    with pytest.raises(SystemExit) as stop:
+        app.main()
+    printed = capsys.readouterr()
+    assert stop.value.code == 2
+    assert message in printed.err and printed.out == ""
+
+
+def test_layers(invoke_json: Callable[..., Any]) -> None:
+    rows = invoke_json("layers", "--device", "emulator")
+    by_symbol = {row["symbol"]: row for row in rows}
+    assert len(by_symbol) == len(rows)
+    for host, package in PACKAGES.items():
+        if any(row["host"] == host for row in rows):
+            assert by_symbol[f"{host}.GATv2Conv"]["status"] == "fused", package
+            assert "returns-attention" in by_symbol[f"{host}.GATv2Conv"]["reasons"]
+            assert by_symbol[f"{host}.SAGEConv"] == {
+                "host": host, "symbol": f"{host}.SAGEConv", "status": "stock",
+                "reasons": ["no-kernel"],
+            }  # fmt: skip
+            assert len([row for row in rows if row["host"] == host]) > 30
+    assert all(row["status"] in ("fused", "kernels", "traced", "stock") for row in rows)
+
+
+@pytest.mark.parametrize("fault", ["wrong", "fallback", "no launch"])
+def test_a_status_needs_launches_and_the_right_result(
+    monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    torch_geometric = pytest.importorskip("torch_geometric")
+    from gnn_backend.adapters.pyg import conv
+    from gnn_backend.ops import attention
+    from gnn_backend.patching import registry
+
+    patch = next(p for p in registry.known() if p.symbol == "pyg.GATv2Conv")
+    correct = attention.softmax_attention
+    if fault == "wrong":
+        monkeypatch.setattr(attention, "softmax_attention", lambda *a: correct(*a) * 1.01)
+    elif fault == "fallback":
+        monkeypatch.setattr(conv, "changed_reason", lambda *_: "hooks")
+    else:
+        stock = torch_geometric.nn.GATv2Conv.forward
+        patch.replacement.resolve()
+        monkeypatch.setattr(patch.replacement, "fast", stock)
+    cls = torch_geometric.nn.GATv2Conv
+    status, reasons = layers_command._try("pyg", cls, "emulator")
+    expected = {"wrong": "differs", "fallback": "hooks", "no launch": "no kernel was launched"}
+    assert status == "stock" and expected[fault] in reasons[0]

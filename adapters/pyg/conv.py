@@ -19,13 +19,13 @@ from gnn_backend.adapters.pyg.edges import (
     num_edges,
     unsupported_form,
 )
-from gnn_backend.adapters.pyg.message_passing import changed_reason
+from gnn_backend.adapters.pyg.message_passing import changed_reason, origins
+from gnn_backend.config import get_config
 from gnn_backend.errors import Unsupported
 from gnn_backend.layers.gatv2 import combine, gatv2
 from gnn_backend.runtime.launch import engine_for
 
-_MODULE = "torch_geometric.nn.conv.gatv2_conv"
-_METHODS = {name: (_MODULE, f"GATv2Conv.{name}") for name in ("message", "edge_update")}
+_METHODS = origins("torch_geometric.nn.conv.gatv2_conv", "GATv2Conv", "message", "edge_update")
 
 
 def eligible(
@@ -103,7 +103,8 @@ def _edge_reason(conv: Any, x: Any, edge_index: Any) -> str | None:
         return "edge-features"
     if conv.add_self_loops and isinstance(conv.fill_value, Tensor) and not is_edge_list(edge_index):
         return "fill-value"
-    return None
+    least = get_config().min_edges
+    return "too-small" if least > 0 and num_edges(edge_index) < least else None
 
 
 def fast(

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 import gnn_backend
+from gnn_backend import config
 from gnn_backend.adapters.pyg import conv as adapter
 from gnn_backend.errors import StrictFallbackError
 from tests.adapters.pyg.helpers import edges, falls_back, fused, normal
@@ -235,6 +236,20 @@ def test_tensor_fill_value_on_an_adjacency() -> None:
     with falls_back("fill-value"):
         conv(X, adj_t)
     with fused():
+        conv(X, EDGES)
+
+
+def test_small_graphs_on_request() -> None:
+    conv = layer()
+    with config.override(min_edges=EDGES.shape[1] + 1), falls_back("too-small"):
+        conv(X, EDGES)
+    with config.override(min_edges=EDGES.shape[1]), fused():
+        conv(X, EDGES)
+
+
+def test_node_dim() -> None:
+    conv = with_attribute("node_dim", -3)
+    with falls_back("node-dim"):
         conv(X, EDGES)
 
 

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _STOCK, _OURS = "#9aa0a6", "#1a73e8"
-_MIB = 2**20
 
 
 def save(results: Results, path: Path) -> None:
@@ -38,6 +37,7 @@ def save(results: Results, path: Path) -> None:
     pairs |= {layer.title: layer.figures() for layer in results.layers}
     _bars(axes[-2], "Step time (ms)", {k: v.milliseconds for k, v in pairs.items()})
     _bars(axes[-1], "Peak memory (MiB)", {k: v.mebibytes for k, v in pairs.items()})
+    axes[-1].tick_params(labelleft=False)
     figure.savefig(path, dpi=130)
     pyplot.close(figure)
 
@@ -50,12 +50,13 @@ def _losses(axis: Axes, title: str, stock: dict[str, Any], ours: dict[str, Any])
 
 
 def _bars(axis: Axes, title: str, pairs: dict[str, tuple[float, float]]) -> None:
-    """Horizontal pairs of bars on a logarithmic axis, each with its value."""
+    """Horizontal pairs of bars, as shares of stock, each with its own value."""
     for position, values in enumerate(pairs.values()):
         for offset, value, colour in zip((-0.2, 0.2), values, (_STOCK, _OURS), strict=True):
-            bar = axis.barh(position + offset, max(value, 0.01), height=0.36, color=colour)
-            axis.bar_label(bar, [f"{value:,.3g}" if value < 100 else f"{value:,.0f}"], padding=3)
-    axis.set_yticks(range(len(pairs)), [title.replace(", ", ",\n") for title in pairs])
-    axis.set(title=title, xscale="log")
-    axis.margins(x=0.25)
+            share = value / max(values[0], 1e-9)
+            bar = axis.barh(position + offset, share, height=0.36, color=colour)
+            axis.bar_label(bar, [f"{value:,.1f}" if value < 100 else f"{value:,.0f}"], padding=3)
+    axis.set_yticks(range(len(pairs)), ["\n".join(title.rsplit(", ", 1)) for title in pairs])
+    axis.set(title=title, xlabel="share of stock")
+    axis.margins(x=0.2)
     axis.invert_yaxis()

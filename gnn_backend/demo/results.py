@@ -41,9 +41,10 @@ class Training:
 
 @dataclasses.dataclass(frozen=True)
 class Layer:
-    """Forward and backward of one layer on the CPU, stock and accelerated."""
+    """Forward and backward of one layer on the CPU, stock and accelerated; ``sizes`` in words."""
 
     title: str
+    sizes: str
     stock: Measurement
     ours: Measurement
 
@@ -70,23 +71,24 @@ class Results:
 def table(results: Results) -> Table:
     """The results as one rich table: a pair of rows (stock, accelerated) a run."""
     from rich import box
+    from rich.markup import escape
     from rich.table import Table
 
     shown = Table(box=box.SIMPLE_HEAD, title="Stock and accelerated, same seed", pad_edge=False)
     shown.add_column("run")
     shown.add_column("")
-    for name in ("loss", "accuracy", "step", "memory", "calls", "launches"):
+    for name in ("loss", "accuracy", "step", "speed", "memory", "calls", "launches"):
         shown.add_column(name, justify="right")
-    shown.add_column("largest relative difference")
+    shown.add_column("largest relative\ndifference", no_wrap=True)
     for training in results.trainings:
         _add_training(shown, training)
     for layer in results.layers:
         _add_layer(shown, layer)
     for title, remedy in results.missing.items():
-        shown.add_row(title, "missing", *[""] * 6, remedy, end_section=True)
+        shown.add_row(title, "missing", *[""] * 7, escape(remedy), end_section=True)
     shown.caption = (
-        "step: median, forward and backward (and optimizer); memory: peak growth above the "
-        "warmed-up process; calls: accelerated / fallen back"
+        "step: median time of forward, backward and, in training, the optimizer\n"
+        "memory: peak above the warmed-up process      calls: accelerated / fallen back"
     )
     return shown
 
@@ -96,12 +98,11 @@ def _add_training(shown: Table, training: Training) -> None:
     for which, run in enumerate((training.stock, training.ours)):
         ours = which == 1
         shown.add_row(
-            f"({training.device})" if ours else training.title,
+            training.device if ours else training.title,
             "accelerated" if ours else "stock",
             f"{run.result['losses'][-1]:.4f}",
             f"{run.result['accuracy']['test']:.2%}",
-            _time(figures, which),
-            _memory(figures, which),
+            *_cost(figures, which),
             f"{run.accelerated} / {run.fallbacks}",
             str(run.launches),
             _notes(training) if ours else "",
@@ -112,8 +113,8 @@ def _add_training(shown: Table, training: Training) -> None:
 def _add_layer(shown: Table, layer: Layer) -> None:
     figures = layer.figures()
     for which, variant in enumerate(("stock", "accelerated")):
-        title = "(cpu)" if which else layer.title
-        cells = _time(figures, which), _memory(figures, which)
+        title = f"{layer.sizes}, cpu" if which else layer.title
+        cells = _cost(figures, which)
         shown.add_row(title, variant, "", "", *cells, "", "", "", end_section=which == 1)
 
 
@@ -124,12 +125,11 @@ def _notes(training: Training) -> str:
     return "\n".join(lines)
 
 
-def _time(figures: Figures, which: int) -> str:
-    value = figures.milliseconds[which]
-    text = f"{value:,.1f} ms" if value < 1000 else f"{value / 1000:,.2f} s"
-    return f"{text}\n{figures.milliseconds[0] / value:.1f} x faster" if which else text
-
-
-def _memory(figures: Figures, which: int) -> str:
-    value = figures.mebibytes[which]
-    return f"{value:,.0f} MiB" if value < 1024 else f"{value / 1024:,.2f} GiB"
+def _cost(figures: Figures, which: int) -> tuple[str, str, str]:
+    """Step time, speed as a multiple of stock's, and memory."""
+    ms, mib = figures.milliseconds[which], figures.mebibytes[which]
+    return (
+        f"{ms:,.1f} ms" if ms < 1000 else f"{ms / 1000:,.2f} s",
+        f"{figures.milliseconds[0] / ms:.1f} x" if which else "",
+        f"{mib:,.0f} MiB" if mib < 1024 else f"{mib / 1024:,.2f} GiB",
+    )

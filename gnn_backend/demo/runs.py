@@ -10,7 +10,7 @@ from gnn_backend.bench import hosts, resident
 from gnn_backend.demo import training
 from gnn_backend.demo.results import Layer, Results, Training
 
-_INSTALL = {"dgl": "pip install 'gnn_backend[dgl]'", "pyg": "pip install 'gnn_backend[pyg]'"}
+_INSTALL = {"dgl": "pip install\n'gnn_backend[dgl]'", "pyg": "pip install\n'gnn_backend[pyg]'"}
 _LAYER = "GATv2Conv"
 _LAYER_REPEATS = 3
 
@@ -87,8 +87,9 @@ def _layer(host: str, settings: Settings, say: Callable[[str], None]) -> Layer:
     graph = str(settings.examples / "data" / "tolokers.npz")
     measured = []
     for backend in (False, True):
-        say(f"{host} {_LAYER}(128, 64, 2 heads), {'accelerated' if backend else 'stock'}, on cpu")
+        variant = "accelerated" if backend else "stock"
+        say(f"{host} {_LAYER}, 128 to 64, 2 heads, on Tolokers, cpu, {variant}")
         request = resident.Request(host, _LAYER, graph, backend, repeats=_LAYER_REPEATS)
         measured.append(resident.measure(request))
     name = {"dgl": "DGL", "pyg": "PyG"}[host]
-    return Layer(f"{name} GATv2Conv(128, 64, 2 heads), Tolokers", measured[0], measured[1])
+    return Layer(f"{name} {_LAYER}, Tolokers", "128 to 64, 2 heads", measured[0], measured[1])

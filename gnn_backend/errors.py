@@ -37,7 +37,7 @@ class KernelCompileError(GNNBackendError, RuntimeError):
 
 
 def invalid(
-    argument: str, problem: str, got: object, expected: str, fix: str = ""
+    argument: str, problem: str, got: object, expected: object, fix: str = ""
 ) -> InvalidArgument:
     """Build the standard message: what is wrong, what was got, what is accepted, what to do."""
     message = f"{argument}: {problem}; got {got}, expected {expected}"

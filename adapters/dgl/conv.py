@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 
 from gnn_backend.adapters.dgl.graph import entry, unsupported_reason
+from gnn_backend.config import get_config
 from gnn_backend.errors import Unsupported, invalid
 from gnn_backend.layers.gatv2 import gatv2
 from gnn_backend.runtime.launch import engine_for
@@ -28,7 +29,7 @@ def eligible(conv: Any, graph: Any, feat: Any, get_attention: bool = False) -> s
         return "returns-attention"
     if type(graph) not in (DGLGraph, DGLBlock):
         return "graph-type"
-    return static_reason(conv) or _feature_reason(conv, feat) or unsupported_reason(graph)
+    return static_reason(conv) or _feature_reason(conv, feat) or _graph_reason(graph)
 
 
 def static_reason(conv: Any) -> str | None:
@@ -50,10 +51,10 @@ def _feature_reason(conv: Any, feat: Any) -> str | None:
     if not all(isinstance(part, Tensor) for part in parts):
         return "input-form"
     for part in (*parts, conv.attn):
-        if type(part) not in (Tensor, nn.Parameter):
-            return "subclass"
         if part.device.type != "cpu":
             return "dgl-no-cuda" if part.device.type == "cuda" else "device"
+        if type(part) not in (Tensor, nn.Parameter):
+            return "subclass"
     if torch.is_autocast_enabled("cpu"):
         # The projections come out in 16 bits and the attention vector is not cast, which DGL's
         # own message passing refuses unless the whole layer is in 16 bits.
@@ -61,6 +62,14 @@ def _feature_reason(conv: Any, feat: Any) -> str | None:
         if conv.attn.dtype not in (projected, torch.float64):
             return "dtype-mixed"
     return None
+
+
+def _graph_reason(graph: DGLGraph) -> str | None:
+    reason = unsupported_reason(graph)
+    least = get_config().min_edges
+    if reason is None and least > 0 and graph.num_edges() < least:
+        return "too-small"
+    return reason
 
 
 def edgewise_bytes(conv: Any, graph: Any, feat: Any, get_attention: bool = False) -> int:

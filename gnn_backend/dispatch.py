@@ -41,7 +41,7 @@ _observers: list[Observer] = []
 _warned: set[tuple[str, str]] = set()
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False)
 class Dispatcher:
     """Makes replacements of a host function that dispatch between the fused and the stock code.
 
@@ -73,8 +73,6 @@ class Dispatcher:
     def __post_init__(self) -> None:
         self._decisions: dict[Hashable, str | None] = {}
         self._resolved = False
-
-    __hash__ = object.__hash__
 
     def resolve(self) -> None:
         """Import the functions that are given by name."""

@@ -27,13 +27,25 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from gnn_backend.bindings import STOCK, Binding, rename_everywhere, stock
 from gnn_backend.errors import invalid
 from gnn_backend.import_hook import ImportHook
 
 log = logging.getLogger(__name__)
 
+__all__ = [
+    "MODES",
+    "STOCK",
+    "Host",
+    "Patch",
+    "PatchInfo",
+    "Registry",
+    "State",
+    "registry",
+    "stock",
+]
+
 MODES = ("auto", "strict", "verify")
-STOCK = "__gnn_backend_stock__"  # attribute of a replacement that holds the original function
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,26 +119,6 @@ class PatchInfo:
 
 
 @dataclasses.dataclass
-class _Binding:
-    """An applied replacement and everything needed to take it back."""
-
-    owner: Any
-    name: str
-    original: Any  # raw, as found in the owner's __dict__ or, if inherited, in a base's
-    inherited: bool
-    replacement: Any  # raw, as put into the owner's __dict__
-
-    def undo(self) -> None:
-        if vars(self.owner).get(self.name) is not self.replacement:
-            log.warning("%s.%s was replaced again by other code; it is left so",
-                        self.owner.__name__, self.name)  # fmt: skip
-        elif self.inherited:
-            delattr(self.owner, self.name)
-        else:
-            setattr(self.owner, self.name, self.original)
-
-
-@dataclasses.dataclass
 class _Frame:
     """A state that was set, by whom, and when; the most recent one holds."""
 
@@ -143,8 +135,9 @@ class Registry:
         """The state in force; replaced as a whole, so it can be read without the lock."""
         self._hosts = {host.name: host for host in hosts}
         self._patches: dict[str, list[Patch]] = {}
-        self._bindings: dict[tuple[Patch, str, str], list[_Binding]] = {}
+        self._bindings: dict[tuple[Patch, str, str], list[Binding]] = {}
         self._replacements: dict[tuple[Patch, int], Any] = {}
+        self._originals: dict[int, Any] = {}  # by the id of their replacement; keeps both alive
         self._missing: dict[tuple[Patch, str, str], str] = {}
         self._unsaid: list[str] = []  # warnings, given once the lock is free
         self._lock = lock = threading.RLock()
@@ -248,7 +241,8 @@ class Registry:
         wanted = [p for p in loaded if self.state and p.symbol in self.state.symbols]
         modules = {module for patch in wanted for module, _ in patch.targets}
         self._hook.watch(modules | {self._hosts[p.host].package for p in wanted})
-        self._undo([p for p in loaded if p not in wanted])
+        chosen = set(wanted)
+        self._undo([p for p in loaded if p not in chosen])
         self._apply(wanted)
 
     def _apply(self, patches: list[Patch]) -> None:
@@ -258,9 +252,9 @@ class Registry:
                 binding = self._bind(patch, module, attribute)
                 if binding is not None and isinstance(binding.owner, types.ModuleType):
                     renamed[id(binding.original)] = (binding.original, binding.replacement)
-        _rename_everywhere(renamed)
+        rename_everywhere(renamed)
 
-    def _bind(self, patch: Patch, module: str, attribute: str) -> _Binding | None:
+    def _bind(self, patch: Patch, module: str, attribute: str) -> Binding | None:
         """Put one replacement in place, unless it is there or its module is not ready."""
         key = (patch, module, attribute)
         if module not in sys.modules:
@@ -277,11 +271,18 @@ class Registry:
         bindings = self._bindings.setdefault(key, [])
         if any(b.owner is owner for b in bindings):
             return None
-        binding = _Binding(owner, name, raw, name not in vars(owner), self._replace(patch, raw))
+        raw = self._pristine(raw)
+        binding = Binding(owner, name, raw, name not in vars(owner), self._replace(patch, raw))
         setattr(owner, name, binding.replacement)
         bindings.append(binding)
         self._missing.pop(key, None)
         return binding
+
+    def _pristine(self, raw: Any) -> Any:
+        """Return what the host would hold, had it not imported a replacement."""
+        if isinstance(raw, (staticmethod, classmethod)) and id(raw.__func__) in self._originals:
+            return type(raw)(self._originals[id(raw.__func__)])
+        return self._originals.get(id(raw), raw)
 
     def _replace(self, patch: Patch, raw: Any) -> Any:
         """Build the replacement of `raw` once, whatever the number of places that hold it."""
@@ -292,8 +293,9 @@ class Registry:
             new = patch.replacement(function)
             with contextlib.suppress(AttributeError):
                 setattr(new, STOCK, function)
-            self._replacements[key] = (wrapper(new) if wrapper else new, raw)
-        return self._replacements[key][0]
+            self._replacements[key] = new = wrapper(new) if wrapper else new
+            self._originals[id(new)] = raw
+        return self._replacements[key]
 
     def _undo(self, patches: list[Patch]) -> None:
         renamed: dict[int, tuple[Any, Any]] = {}
@@ -303,7 +305,7 @@ class Registry:
                     binding.undo()
                     if isinstance(binding.owner, types.ModuleType):
                         renamed[id(binding.replacement)] = (binding.replacement, binding.original)
-        _rename_everywhere(renamed)
+        rename_everywhere(renamed)
 
     def _note_missing(self, key: tuple[Patch, str, str], module: str, attribute: str) -> None:
         if not _initializing(module) and key not in self._missing:
@@ -326,7 +328,8 @@ class Registry:
         for patch in self._loaded():
             for module, _ in patch.targets:
                 if _initializing(module):
-                    importlib.import_module(module)
+                    with contextlib.suppress(Exception):  # the importing thread reports it
+                        importlib.import_module(module)
 
     def _finish(self) -> None:
         """Do what must not be done under the lock: warn, and import what replacements name."""
@@ -369,11 +372,6 @@ class Registry:
         return "not installed"
 
 
-def stock(function: Any) -> Any:
-    """Return the host's own function behind a replacement (or `function` itself)."""
-    return getattr(function, STOCK, function)
-
-
 def _names(value: str | Iterable[str]) -> set[str]:
     return {value} if isinstance(value, str) else set(value)
 
@@ -401,22 +399,6 @@ def _where(patch: Patch) -> str:
     if isinstance(fast, str):
         return fast.replace(":", ".")
     return f"{fast.__module__}.{getattr(fast, '__qualname__', type(fast).__qualname__)}"
-
-
-def _rename_everywhere(renamed: dict[int, tuple[Any, Any]]) -> None:
-    """Rebind module globals that hold one of the old objects, ``from x import f`` being a copy.
-
-    Modules of this package are left alone: they hold originals on purpose.
-    """
-    if not renamed:
-        return
-    for name, module in list(sys.modules.items()):
-        if name.partition(".")[0] == "gnn_backend" or not isinstance(module, types.ModuleType):
-            continue
-        for key, value in list(vars(module).items()):
-            old_new = renamed.get(id(value))
-            if old_new is not None and value is old_new[0]:
-                setattr(module, key, old_new[1])
 
 
 registry = Registry(

@@ -120,19 +120,24 @@ class Profile:
         return render(self.table())
 
     def __enter__(self) -> Profile:
+        global _synchronizing
         with _lock:
             _collecting.append(self)
+            _synchronizing += self.synchronize
         return self
 
     def __exit__(self, *exc_info: object) -> None:
+        global _synchronizing
         with _lock:
             _collecting.remove(self)
+            _synchronizing -= self.synchronize
 
 
 totals = Profile()
 """Everything since the process began."""
 launches = totals.launches
 _collecting: list[Profile] = [totals]
+_synchronizing = 0  # running profiles that want GPU times
 
 
 def profile(*, synchronize: bool = False) -> Profile:
@@ -202,4 +207,4 @@ def record_call(
 
 def wants_synchronize() -> bool:
     """Whether a running profile asks for GPU times."""
-    return any(sink.synchronize for sink in _collecting)
+    return _synchronizing > 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import inspect
 import pickle
@@ -135,6 +136,29 @@ def test_reexported_functions_are_replaced_everywhere(fake):
         assert stock(user.twice) is not user.twice
     finally:
         del sys.modules["user_module"]
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_places_listed_beside_the_patch(fake, tmp_path, monkeypatch, early):
+    """A class that stores the function is no module global, so it is listed in ``also``."""
+    (tmp_path / fake.name / "uses.py").write_text(
+        f"from {fake.name}.conv import double\nclass Table:\n    ops = staticmethod(double)\n"
+        "    raw = double\n"
+    )
+    patches = importlib.import_module(f"{fake.name}_patches").PATCHES
+    also = (f"{fake.name}.uses:Table.ops", f"{fake.name}.uses:Table.raw")
+    patches[:] = [dataclasses.replace(patches[1], also=also)]
+    if early:
+        importlib.import_module(f"{fake.name}.uses")
+    gnn_backend.enable()
+    uses = importlib.import_module(f"{fake.name}.uses")
+    with gnn_backend.profile() as p:
+        assert uses.Table.ops(1) == uses.Table.raw(1) == uses.double(1) == 2
+    assert p.accelerated == 3
+    gnn_backend.disable()
+    assert vars(uses.Table)["raw"] is uses.double is fake.conv.double
+    assert vars(uses.Table)["ops"].__func__ is uses.double
+    assert stock(uses.double) is uses.double
 
 
 def test_replacement_kept_by_the_user_runs_stock_after_disable(fake):

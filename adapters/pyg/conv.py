@@ -55,6 +55,8 @@ def static_reason(conv: Any) -> str | None:
         return "attention-dropout"
     if conv.att.shape != (1, conv.heads, conv.out_channels):
         return "parametrized"
+    if type(conv.negative_slope) not in (float, int):
+        return "parametrized"
     return changed_reason(conv, _METHODS)
 
 

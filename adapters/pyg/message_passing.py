@@ -44,7 +44,7 @@ def changed_reason(conv: Any, methods: Origins) -> str | None:
         return "explain-on"
     if conv.decomposed_layers > 1:
         return "decomposed"
-    if any(getattr(conv, name) for name in _HOOKS) or conv.aggr_module._forward_hooks:
+    if any(getattr(conv, name) for name in _HOOKS) or _hooked(conv.aggr_module):
         return "hooks"
     if _overridden(conv, methods):
         return "overridden-message"
@@ -53,6 +53,10 @@ def changed_reason(conv: Any, methods: Origins) -> str | None:
     if not _sums(conv):
         return "aggr-changed"
     return _transformed()
+
+
+def _hooked(aggregation: Any) -> bool:
+    return bool(aggregation._forward_pre_hooks or aggregation._forward_hooks)
 
 
 def _overridden(conv: Any, methods: Origins) -> bool:

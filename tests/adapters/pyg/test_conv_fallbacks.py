@@ -100,6 +100,7 @@ LAYERS = [
     ("hooks", forward_hook_on_aggregation),
     ("aggr-changed", lambda: layer(aggr="mean")),
     ("aggr-changed", lambda: layer(aggr=["sum", "max"], concat=False, bias=False)),
+    ("parametrized", lambda: with_attribute("negative_slope", torch.tensor(0.2))),
     ("parametrized", lambda: with_attribute("att", torch.nn.Parameter(torch.ones(1, 2, 1)))),
 ]
 

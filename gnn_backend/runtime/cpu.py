@@ -47,7 +47,7 @@ class _Call:
         self.dtype = torch.float64 if value.dtype == torch.float64 else torch.float32
         for name, tensor in operands.items():
             if tensor.dtype != value.dtype:
-                raise invalid(name, "mixed dtypes", tensor.dtype, value.dtype)
+                raise invalid(name, "mixed dtypes", tensor.dtype, f"{value.dtype}")
         self.heads, self.width = value.shape[1], value.shape[2]
         self.key_width = operands[module.KEY].shape[2]
         self.features = self.heads * self.key_width

@@ -54,7 +54,8 @@ def _without_template_imports(text: str) -> str:
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(
             "gnn_backend.runtime.numba_templates"
         ):
-            lines[node.lineno - 1 : node.end_lineno] = [""] * (node.end_lineno - node.lineno + 1)
+            for number in range(node.lineno - 1, node.end_lineno or node.lineno):
+                lines[number] = ""
     return "".join(lines)
 
 

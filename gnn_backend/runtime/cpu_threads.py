@@ -104,7 +104,8 @@ def torch_threads() -> Iterator[None]:
     """
     before = numba.get_num_threads()
     chunk = numba.get_parallel_chunksize()
-    numba.set_num_threads(max(1, min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS)))
+    limit = int(getattr(numba.config, "NUMBA_NUM_THREADS"))  # noqa: B009, set at run time
+    numba.set_num_threads(max(1, min(torch.get_num_threads(), limit)))
     numba.set_parallel_chunksize(1)  # blocks are handed out one by one: no idle thread at the end
     try:
         yield

@@ -20,6 +20,7 @@ from gnn_backend.runtime.cpu_vector import (
     lanes,
     load,
     narrow_zero,
+    put,
     shift,
     store,
     wide_zero,
@@ -71,32 +72,33 @@ def row_edges(row, indptr, bounds):
 
 @inline
 def for_tiles(body, width, sample, args):
-    """Call a tile function over ``width`` features: wide tiles, narrow ones, the ragged end."""
+    """Call a tile function over ``width`` features: wide tiles, then narrow masked ones."""
     wide, narrow = wide_zero(sample), narrow_zero(sample)
     at = np.int64(0)
     while at + lanes(wide) <= width:
         body(at, wide, None, *args)
         at += lanes(wide)
-    while at + lanes(narrow) <= width:
-        body(at, narrow, None, *args)
-        at += lanes(narrow)
-    if at < width:
+    while at < width:
         body(at, narrow, first_lanes(width - at, narrow), *args)
+        at += lanes(narrow)
 
 
 @inline
-def clear_tile(at, like, mask, row):
-    store(row, at, like, mask)
+def clear(row, n):
+    for k in range(n):
+        put(row, k, 0.0)
 
 
 @inline
-def scale_tile(at, like, mask, row, factor):
-    store(row, at, load(row, at, like, mask) * factor, mask)
+def scale(row, n, factor):
+    for k in range(n):
+        put(row, k, get(row, k) * factor)
 
 
 @inline
-def add_tile(at, like, mask, row, other, factor):
-    store(row, at, load(row, at, like, mask) + load(other, at, like, mask) * factor, mask)
+def add_scaled(row, n, other, factor):
+    for k in range(n):
+        put(row, k, get(row, k) + get(other, k) * factor)
 
 
 @inline
@@ -117,6 +119,6 @@ def add_slots(slots, slot_sums, slot_row, target, features):
         if row >= 0:
             sums = shift(target, row * features)
             if row != before:
-                for_tiles(clear_tile, features, target, (sums,))
-            for_tiles(add_tile, features, target, (sums, shift(slot_sums, slot * features), 1.0))
+                clear(sums, features)
+            add_scaled(sums, features, shift(slot_sums, slot * features), 1.0)
             before = row

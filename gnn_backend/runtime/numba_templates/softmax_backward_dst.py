@@ -14,11 +14,11 @@ from gnn_backend.runtime.cpu_vector import (
     store,
 )
 from gnn_backend.runtime.numba_templates.common import (
+    add_scaled,
     add_slots,
-    add_tile,
     block_bounds,
     block_function,
-    clear_tile,
+    clear,
     entry,
     for_tiles,
     inline,
@@ -70,7 +70,7 @@ def backward_dst_edges(
     logits, dots = buffers
     heads, key_width, width = shape
     if grad_query is not None:
-        for_tiles(clear_tile, heads * key_width, sample, (grad_query,))
+        clear(grad_query, heads * key_width)
     for e in range(begin, end, EDGES):
         n = min(end - e, EDGES)
         nbrs = shift(indices, e)
@@ -133,7 +133,7 @@ def backward_dst_block(
     features = heads * key_width
     param_sums = shift(grad_param, block * features)
     if grad_param is not None:
-        for_tiles(clear_tile, features, query, (param_sums,))
+        clear(param_sums, features)
     bounds = block_bounds(block, blocks, indptr, rows)
     put(slot_row, 2 * block, -1)
     put(slot_row, 2 * block + 1, -1)
@@ -210,4 +210,4 @@ def backward_dst(
     if grad_param is not None:
         sums = pointer(grad_param)
         for block in range(1, blocks):
-            for_tiles(add_tile, features, sums, (sums, shift(sums, block * features), 1.0))
+            add_scaled(sums, features, shift(sums, block * features), 1.0)

@@ -21,7 +21,7 @@ from gnn_backend.runtime.numba_templates.common import (
     add_slots,
     block_bounds,
     block_function,
-    clear_tile,
+    clear,
     entry,
     for_tiles,
     inline,
@@ -77,9 +77,9 @@ def backward_src_edges(
     heads, key_width, width = shape
     key_stride, stride = heads * key_width, heads * width
     if key_sums is not None:
-        for_tiles(clear_tile, key_stride, sample, (key_sums,))
+        clear(key_sums, key_stride)
     if value_sums is not None:
-        for_tiles(clear_tile, stride, sample, (value_sums,))
+        clear(value_sums, stride)
     for e in range(begin, end, EDGES):
         n = min(end - e, EDGES)
         nbrs = shift(indices, e)

@@ -16,22 +16,21 @@ from gnn_backend.runtime.cpu_vector import (
     total,
 )
 from gnn_backend.runtime.numba_templates.common import (
-    add_tile,
+    add_scaled,
     block_bounds,
     block_function,
-    clear_tile,
+    clear,
     entry,
     for_tiles,
     inline,
     row_edges,
-    scale_tile,
+    scale,
     weighted_sum_tile,
 )
 from gnn_backend.runtime.numba_templates.gatv2 import VALUE_IS_KEY
 from gnn_backend.runtime.numba_templates.softmax_logits import (
     EDGES,
     base_of,
-    clear,
     exponentials,
     largest,
     logits_tile,
@@ -43,7 +42,7 @@ def forward_edges(begin, end, indices, tables, query, scalars, sums, state, buff
     """Softmax over edges begin..end of one row: sums [H, D]; state [H, 2] of (maximum, weight)."""
     key, param, value = tables
     heads, key_width, width = shape
-    for_tiles(clear_tile, heads * width, sample, (sums,))
+    clear(sums, heads * width)
     for h in range(heads):
         put(state, 2 * h, -np.inf)
         put(state, 2 * h + 1, 0.0)
@@ -77,7 +76,7 @@ def forward_edges(begin, end, indices, tables, query, scalars, sums, state, buff
             if top > old and e > begin:
                 factor = math.exp(old - base)
                 weight += get(state, 2 * h + 1) * factor
-                for_tiles(scale_tile, width, sample, (row, factor))
+                scale(row, width, factor)
             else:
                 weight += get(state, 2 * h + 1)
             put(state, 2 * h, top)
@@ -98,7 +97,7 @@ def finish_softmax(row, lse, state, sample, shape, empty):
         top, weight = get(state, 2 * h), get(state, 2 * h + 1)
         put(lse, h, top + math.log(weight) if weight > 0.0 else top - weight)
         if not empty:
-            for_tiles(scale_tile, width, sample, (shift(row, h * width), 1.0 / weight))
+            scale(shift(row, h * width), width, 1.0 / weight)
 
 
 @block_function
@@ -146,7 +145,7 @@ def merge_forward(slots, partial, out, lse, state, size):
             stop += 1
         if row >= 0:
             target = shift(out, row * heads * width)
-            for_tiles(clear_tile, heads * width, out, (target,))
+            clear(target, heads * width)
             for h in range(heads):
                 top = get(slot_state, 2 * (slot * heads + h))
                 for s in range(slot, stop):
@@ -160,7 +159,7 @@ def merge_forward(slots, partial, out, lse, state, size):
                         factor = math.exp(get(slot_state, 2 * at) - base)
                         weight += get(slot_state, 2 * at + 1) * factor
                         sums = shift(slot_sums, at * width)
-                        for_tiles(add_tile, width, out, (shift(target, h * width), sums, factor))
+                        add_scaled(shift(target, h * width), width, sums, factor)
                 put(state, 2 * h, top)
                 put(state, 2 * h + 1, weight)
             finish_softmax(target, shift(lse, row * heads), state, out, shape, False)

@@ -21,12 +21,13 @@ from gnn_backend.runtime.cpu_vector import (
     total,
 )
 from gnn_backend.runtime.numba_templates.common import (
+    clear,
     for_tiles,
     inline,
 )
 from gnn_backend.runtime.numba_templates.gatv2 import VALUE_IS_KEY, term
 
-EDGES = 64
+EDGES = 32
 
 
 @inline
@@ -87,12 +88,6 @@ def products(n, nbrs, logits_args, dots_args, sample, shape):
         for_tiles(logits_tile, key_width, sample, logits_only)
         dots_only = (dots, n, nbrs, dot_table, heads * width, dot_row)
         for_tiles(dots_tile, width, sample, dots_only)
-
-
-@inline
-def clear(buffer, n):
-    for k in range(n):
-        put(buffer, k, 0.0)
 
 
 @inline

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import gc
-import platform
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor
 
 from gnn_backend.bench import memory, stock, timing, yardstick
+from gnn_backend.bench.environment import cpu_report, device_report, versions
 from gnn_backend.bench.hosts import Shape
 from gnn_backend.bench.rivals import turbo_gnn
 from gnn_backend.datasets import GraphData, load
@@ -36,6 +36,11 @@ class Settings:
     repeats: int = timing.REPEATS
     force_stock: bool = False
     check_yardstick: Path | None = None
+
+    @property
+    def gpu(self) -> bool:
+        """Whether the run is on a GPU: graph replay, the yardstick and rivals are measured."""
+        return torch.device(self.device).type == "cuda"
 
 
 def run(graphs: list[str], settings: Settings, say: Callable[[str], None]) -> dict[str, Any]:
@@ -60,27 +65,22 @@ def run(graphs: list[str], settings: Settings, say: Callable[[str], None]) -> di
         for dtype in settings.dtypes:
             say(f"{name} {dtype}: {data.num_nodes:,} nodes, {data.num_edges:,} edges")
             rows.append(_row(name, data, dtype, settings))
-            _release(settings.device)
+            _release(settings)
     return {**_header(settings), "graphs": rows}
 
 
 def _header(settings: Settings) -> dict[str, Any]:
-    from gnn_backend.cli.environment import device_report, versions
-
     shown = asdict(settings)
-    shown["check_yardstick"] = str(settings.check_yardstick) if settings.check_yardstick else None
+    checked = settings.check_yardstick
+    shown["check_yardstick"] = checked.name if checked else None
     return {
         "benchmark": "attention",
         "operator": "gatv2",
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        "device": device_report() if settings.device == "cuda" else _cpu(),
+        "device": device_report() if settings.gpu else cpu_report(),
         "versions": versions(),
         "settings": shown,
     }
-
-
-def _cpu() -> dict[str, Any]:
-    return {"name": platform.processor() or platform.machine(), "threads": torch.get_num_threads()}
 
 
 def _row(name: str, data: GraphData, dtype: str, settings: Settings) -> dict[str, Any]:
@@ -97,12 +97,12 @@ def _row(name: str, data: GraphData, dtype: str, settings: Settings) -> dict[str
         "ours": _ours(graph, kind, settings),
     }
     row["graph_bytes"] = graph.nbytes()
-    if settings.device == "cuda":
+    if settings.gpu:
         row["yardstick"] = _yardstick(graph, data, dtype, settings)
         row["turbo_gnn"] = turbo_gnn(graph, _operands(graph, kind, settings), settings)
         del graph
-        _release(settings.device)
-        row["layers"] = stock.cuda_layers(data, kind, settings)
+        _release(settings)
+        row["layers"] = stock.gpu_layers(data, kind, settings)
     else:
         del graph
         row["layers"] = stock.cpu_layers(name, dtype, settings)
@@ -142,7 +142,7 @@ def _ours(graph: Graph, dtype: torch.dtype, settings: Settings) -> dict[str, Any
 
     both()  # compiles, and builds all that the Graph builds on first use
     result = _timed("forward", forward, settings) | _timed("forward_backward", both, settings)
-    if settings.device == "cuda":
+    if settings.gpu:
         tensors = (x_src, x_dst, att, cotangent)
         held = sum(t.numel() * t.element_size() for t in tensors)
         result["io_bytes"] = 2 * held  # inputs and output (as large as x_dst), each with gradient
@@ -154,7 +154,7 @@ def _ours(graph: Graph, dtype: torch.dtype, settings: Settings) -> dict[str, Any
 def _timed(name: str, call: Callable[[], None], settings: Settings) -> dict[str, float]:
     counts = settings.inner, settings.repeats
     times = {f"{name}_ms": timing.eager_ms(call, settings.device, *counts)}
-    if settings.device == "cuda":
+    if settings.gpu:
         times[f"{name}_replay_ms"] = timing.replay_ms(call, *counts)
     return times
 
@@ -165,7 +165,7 @@ def _build_ms(data: GraphData, settings: Settings) -> float:
     def build() -> None:
         graph = Graph.from_edge_index(data.edge_index, data.num_nodes, data.num_nodes)
         graph.by_src  # noqa: B018 - built on first use
-        if settings.device == "cuda":
+        if settings.gpu:
             torch.cuda.synchronize()
 
     return timing.wall_ms(build, repeats=3)
@@ -211,7 +211,7 @@ def _quotient(rival: Any, ours: Any, key: str) -> float | None:
     return float(rival[key] / ours[key]) if rival.get(key) and ours.get(key) else None
 
 
-def _release(device: str) -> None:
+def _release(settings: Settings) -> None:
     gc.collect()
-    if device == "cuda":
+    if settings.gpu:
         torch.cuda.empty_cache()

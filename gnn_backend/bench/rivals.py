@@ -26,16 +26,15 @@ def turbo_gnn(
 
     Returns a text instead where the package is missing or refuses the input.
     """
-    if importlib.util.find_spec("turbo_gnn") is None:
+    if not _installed():
         return "not installed"
     x_src, x_dst, att = operands
     from turbo_gnn import AdjacencyForwardBackwardWithNodeBuckets, gatv2_aggr
 
     rows, columns = graph.by_dst, graph.by_src
     parts = [t.long() for t in (rows.indptr, rows.indices, columns.indptr, columns.indices)]
-    theirs = AdjacencyForwardBackwardWithNodeBuckets.from_csr(*parts).to("cuda")
-    cotangent = torch.randn(x_dst.shape[0], x_dst.shape[1] * x_dst.shape[2], device="cuda")
-    cotangent = cotangent.to(x_dst.dtype)
+    theirs = AdjacencyForwardBackwardWithNodeBuckets.from_csr(*parts).to(settings.device)
+    cotangent = torch.randn_like(x_dst)
 
     def call(light: int, heavy: int, backward: bool) -> None:
         warps = {f"{way}_light_warps": light for way in ("forward", "backward")}
@@ -43,12 +42,12 @@ def turbo_gnn(
         with torch.set_grad_enabled(backward):
             out = gatv2_aggr(theirs, x_dst, x_src, att, **warps)
         if backward:
-            torch.autograd.grad(out, (x_src, x_dst, att), cotangent.view_as(out))
+            torch.autograd.grad(out, (x_src, x_dst, att), cotangent.view(out.shape))
 
     def best(backward: bool) -> float:
         counts = min(settings.inner, 3), min(settings.repeats, 3)
         return min(
-            timing.eager_ms(functools.partial(call, *warps, backward), "cuda", *counts)
+            timing.eager_ms(functools.partial(call, *warps, backward), settings.device, *counts)
             for warps in _TURBO_WARPS
         )
 
@@ -56,3 +55,7 @@ def turbo_gnn(
         return {"forward_ms": best(False), "forward_backward_ms": best(True)}
     except (RuntimeError, ValueError, TypeError) as error:
         return f"failed: {str(error).splitlines()[0]}"
+
+
+def _installed() -> bool:
+    return importlib.util.find_spec("turbo_gnn") is not None

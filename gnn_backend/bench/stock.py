@@ -15,13 +15,14 @@ if TYPE_CHECKING:
     from gnn_backend.bench.attention import Settings
 
 LAYER = "GATv2Conv"
+Step = Callable[[bool], None]  # runs forward, and backward if True
 
 # PyG keeps about this many [E, H, D] tensors at the peak of GATv2Conv's forward and backward.
 _EDGE_TENSORS = 5.5
 
 
-def cuda_layers(data: GraphData, dtype: torch.dtype, settings: Settings) -> dict[str, Any]:
-    """PyG's layer, its message passing alone, and the accelerated layer, on CUDA.
+def gpu_layers(data: GraphData, dtype: torch.dtype, settings: Settings) -> dict[str, Any]:
+    """PyG's layer, its message passing alone, and the accelerated layer, on a GPU.
 
     Where PyG is missing the answer is empty; a stock run that does not fit says so in words.
     """
@@ -30,14 +31,14 @@ def cuda_layers(data: GraphData, dtype: torch.dtype, settings: Settings) -> dict
     from gnn_backend import enabled
 
     shape = settings.shape
-    module = hosts.build_on(hosts.conv_class("pyg", LAYER), shape, "cuda", dtype)
-    x = hosts.features(data, shape, "cuda", dtype)
+    module = hosts.build_on(hosts.conv_class("pyg", LAYER), shape, settings.device, dtype)
+    x = hosts.features(data, shape, settings.device, dtype)
     edges = data.edge_index
     layer, passing = _layer_step(module, x, edges), _passing_step(module, data, shape, dtype)
     with enabled(hosts=["pyg"]):
         found: dict[str, Any] = {"pyg_accelerated": _measured(layer, settings)}
     needed = stock_bytes(data.num_edges + data.num_nodes, shape, dtype)
-    free = memory.available_bytes("cuda")
+    free = memory.available_bytes(settings.device)
     if free is not None and needed > free and not settings.force_stock:
         verdict = f"out-of-memory (estimated {needed / 2**30:.0f} GiB)"
         return {**found, "pyg": verdict, "pyg_message_passing": verdict}
@@ -81,9 +82,10 @@ def _layer_step(module: torch.nn.Module, x: torch.Tensor, edges: torch.Tensor) -
 
 def _passing_step(module: Any, data: GraphData, shape: Shape, dtype: torch.dtype) -> Step:
     """What the layer does on edges: scores and weighted sum, without the projections."""
-    size = (data.num_nodes, shape.heads, shape.dim)
-    left, right = (torch.randn(size, device="cuda", dtype=dtype).requires_grad_() for _ in "lr")
-    edges = data.edge_index
+    size, edges = (data.num_nodes, shape.heads, shape.dim), data.edge_index
+    left, right = (
+        torch.randn(size, device=edges.device).to(dtype).requires_grad_() for _ in range(2)
+    )
 
     def call(backward: bool) -> None:
         pair = (left, right)
@@ -96,17 +98,14 @@ def _passing_step(module: Any, data: GraphData, shape: Shape, dtype: torch.dtype
     return call
 
 
-Step = Callable[[bool], None]
-
-
 def _measured(step: Step, settings: Settings) -> dict[str, float] | str:
     """Eager times and peak memory of a step, or "out-of-memory"."""
-    inner, repeats = min(settings.inner, 5), settings.repeats
+    device, inner, repeats = settings.device, min(settings.inner, 5), settings.repeats
     try:
         step(True)
         return {
-            "forward_ms": timing.eager_ms(lambda: step(False), "cuda", inner, repeats),
-            "forward_backward_ms": timing.eager_ms(lambda: step(True), "cuda", inner, repeats),
+            "forward_ms": timing.eager_ms(lambda: step(False), device, inner, repeats),
+            "forward_backward_ms": timing.eager_ms(lambda: step(True), device, inner, repeats),
             "peak_bytes": memory.cuda_peak_bytes(lambda: step(True)),
         }
     except torch.cuda.OutOfMemoryError:

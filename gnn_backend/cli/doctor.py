@@ -33,7 +33,7 @@ def doctor(
 
 def examine() -> dict[str, Any]:
     """The whole report; ``problems`` lists what is wrong, each with a remedy under ``fix``."""
-    from gnn_backend.cli.environment import gpu_match, versions
+    from gnn_backend.bench.environment import gpu_match, versions
     from gnn_backend.cli.smoke import smoke_compiles
 
     report: dict[str, Any] = {

@@ -95,7 +95,7 @@ def report(
 
 
 def _checked_archs(text: str) -> list[str]:
-    from gnn_backend.cli.environment import nvrtc_archs, nvrtc_version
+    from gnn_backend.bench.environment import nvrtc_archs, nvrtc_version
 
     if nvrtc_version() is None:
         output.fail(

@@ -26,7 +26,7 @@ def smoke_compiles() -> dict[str, dict[str, Any]]:
         checks["emulator"] = lambda: _run_on_cpu("emulator")
     else:
         results["emulator"] = _skipped("no g++ on the PATH; only needed to test kernels on a CPU")
-    from gnn_backend.cli.environment import nvrtc_version
+    from gnn_backend.bench.environment import nvrtc_version
 
     if nvrtc_version() is not None:
         checks["nvrtc"] = _compile_for_gpu
@@ -75,7 +75,7 @@ def _run_on_cpu(target: str) -> str:
 def _compile_for_gpu() -> str:
     import torch
 
-    from gnn_backend.cli.environment import nvrtc_archs
+    from gnn_backend.bench.environment import nvrtc_archs
     from gnn_backend.ops.functors import FUNCTORS
     from gnn_backend.runtime import selection
     from gnn_backend.runtime.compile import compile_unit, target_for

@@ -8,20 +8,20 @@ from typing import Any
 
 import pytest
 
-from gnn_backend.cli import doctor, environment
-from gnn_backend.config import override
+from gnn_backend.bench import environment
+from gnn_backend.cli import doctor
+from gnn_backend.config import get_config, override
 
 GPU = {"name": "Test GPU", "arch": "sm_90", "memory_bytes": 1, "count": 1}
 
 
-def test_report(invoke_json: Callable[..., Any], tmp_path: Path) -> None:
-    with override(cache_dir=tmp_path):
-        report = invoke_json("doctor")
+def test_report(invoke_json: Callable[..., Any]) -> None:
+    report = invoke_json("doctor")
     assert report["ok"] and report["problems"] == []
     needed = {"python", "torch", "numpy", "numba", "tbb", "dgl", "torch_geometric"}
     needed |= {"torch_scatter", "cupy", "nvrtc", "driver", "g++"}
     assert needed <= report["versions"].keys()
-    assert report["cache"]["path"] == str(tmp_path) and report["cache"]["writable"]
+    assert report["cache"]["path"] == str(get_config().cache_dir) and report["cache"]["writable"]
     assert report["compile"]["numba"]["ok"]
     for host in report["hosts"].values():
         assert host["installed"] is False or all(seam["found"] for seam in host["seams"])

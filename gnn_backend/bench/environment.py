@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import platform
 import re
 import shutil
 import subprocess
+from pathlib import Path
 from typing import Any
 
 # Name shown -> distributions that provide it, the first one installed counts.
@@ -86,13 +88,12 @@ def driver_cuda_version() -> tuple[int, int] | None:
 
 
 def nvidia_driver() -> str | None:
-    """Version of the NVIDIA kernel driver, as nvidia-smi shows it; None without one."""
-    try:
-        with open("/proc/driver/nvidia/version", encoding="utf-8") as file:  # noqa: PTH123
-            found = re.search(r"\s(\d+\.\d+(?:\.\d+)?)\s", file.readline())
-    except OSError:
-        return None
-    return found.group(1) if found else None
+    """Version of the NVIDIA kernel driver, such as 580.65.06; None without one."""
+    with contextlib.suppress(OSError):
+        text = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8")
+        found = re.search(r"\s(\d+\.\d+(?:\.\d+)?)\s", text)
+        return found.group(1) if found else None
+    return None
 
 
 def device_report() -> dict[str, Any] | None:
@@ -108,6 +109,17 @@ def device_report() -> dict[str, Any] | None:
         "memory_bytes": properties.total_memory,
         "count": torch.cuda.device_count(),
     }
+
+
+def cpu_report() -> dict[str, Any]:
+    """Name of the processor and the threads that torch uses."""
+    import torch
+
+    name = platform.processor() or platform.machine()
+    with contextlib.suppress(OSError):
+        found = re.search(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text())
+        name = found.group(1) if found else name
+    return {"name": name, "threads": torch.get_num_threads()}
 
 
 def gpu_match() -> dict[str, Any]:

@@ -1,0 +1,77 @@
+"""Memory, time and layers: the building blocks of benchmarks and comparisons."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from gnn_backend.bench import hosts, memory, resident, timing
+from gnn_backend.bench.hosts import Shape
+from gnn_backend.datasets import GraphData, uniform
+from gnn_backend.errors import InvalidArgument
+
+MIB = 2**20
+
+
+def test_resident_growth_sees_an_allocation_that_is_freed_again() -> None:
+    def call() -> None:
+        torch.ones(64 * MIB // 4)
+
+    assert 60 * MIB <= memory.resident_growth(call) <= 90 * MIB
+    assert memory.resident_growth(lambda: None) <= 4 * MIB
+
+
+def test_available_memory_is_known_here() -> None:
+    available = memory.available_bytes("cpu")
+    assert available is not None and available > MIB
+
+
+def test_eager_time_is_the_median_and_not_the_first_call() -> None:
+    import time
+
+    pauses = iter([0.0] * 3 + [0.05, 0.002, 0.002])  # three warm-up calls, then the samples
+    measured = timing.eager_ms(lambda: time.sleep(next(pauses)), "cpu", repeats=3)
+    assert 2 <= measured < 45
+
+
+@pytest.mark.parametrize(("host", "package"), [("pyg", "torch_geometric"), ("dgl", "dgl")])
+def test_layers_are_built_from_their_signature(host: str, package: str) -> None:
+    pytest.importorskip(package)
+    cls = hosts.conv_class(host, "GATv2Conv")
+    layer = hosts.build_on(cls, Shape(6, 5, 3), "cpu", torch.float32)
+    data = GraphData("edges", torch.tensor([[0, 1], [1, 1]]), 4)  # three nodes without in-edges
+    x = hosts.features(data, Shape(6, 5, 3), "cpu", torch.float32)
+    out = layer(*hosts.arguments(host, data, x))
+    assert out.shape[0] == 4 and out.numel() == 4 * 3 * 5
+    assert x.requires_grad and x.shape == (4, 6)
+
+
+def test_unknown_hosts_and_layers_are_refused() -> None:
+    with pytest.raises(InvalidArgument, match="dgl or pyg"):
+        hosts.conv_class("jax", "GATv2Conv")
+    pytest.importorskip("torch_geometric")
+    with pytest.raises(InvalidArgument, match="no such layer"):
+        hosts.conv_class("pyg", "GATv9Conv")
+    with pytest.raises(InvalidArgument, match="nn"):
+        hosts.build(hosts.conv_class("pyg", "GINConv"), Shape())
+
+
+def test_resident_step_runs_forward_and_backward() -> None:
+    pytest.importorskip("torch_geometric")
+    request = resident.Request("pyg", "GATv2Conv", "unused", False, Shape(6, 5, 3))
+    layer = hosts.build_on(
+        hosts.conv_class("pyg", "GATv2Conv"), request.shape, "cpu", torch.float32
+    )
+    seen: list[bool] = []
+    layer.register_forward_hook(lambda *_: seen.append(torch.is_grad_enabled()))
+    layer.register_full_backward_hook(lambda *_: seen.append(True))
+    data = GraphData("edges", uniform(4, 4, 9), 4)
+    resident.step(request, layer, data, torch.float32)()
+    resident.step(request, layer, data, torch.float32, backward=False)()
+    assert seen == [True, True, False]
+
+
+def test_a_failed_measurement_names_the_cause() -> None:
+    request = resident.Request("pyg", "GATv2Conv", "missing.npz", False)
+    with pytest.raises(resident.MeasurementFailed, match="no such file"):
+        resident.measure(request)

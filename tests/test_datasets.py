@@ -1,0 +1,96 @@
+"""Graphs by seed and from files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from gnn_backend import datasets
+from gnn_backend.errors import InvalidArgument
+
+STREAM = [[88, 32, 95, 48, 88, 42], [88, 88, 73, 21, 16, 68]]
+
+
+def test_rmat_is_seeded_in_range_and_heavy_tailed() -> None:
+    edges = datasets.rmat(1000, 20_000)
+    assert edges.shape == (2, 20_000) and edges.dtype == torch.int64
+    assert int(edges.min()) >= 0 and int(edges.max()) < 1000
+    assert torch.equal(edges, datasets.rmat(1000, 20_000))
+    assert not torch.equal(edges, datasets.rmat(1000, 20_000, seed=1))
+    degrees = edges[1].bincount(minlength=1000)
+    assert degrees.max() > 10 * degrees.double().mean()
+
+
+def test_rmat_stream_does_not_change() -> None:
+    """Published figures name a graph by its seed: the first edges of that stream."""
+    edges = datasets.rmat(100, 6, seed=0)
+    assert edges.tolist() == STREAM
+
+
+@pytest.mark.parametrize("sizes", [(1, 5), (65, 4), (3, 0)])
+def test_rmat_small(sizes: tuple[int, int]) -> None:
+    edges = datasets.rmat(*sizes)
+    assert edges.shape == (2, sizes[1])
+    assert not edges.numel() or int(edges.max()) < sizes[0]
+
+
+def test_load_named_and_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(datasets.NAMED_GRAPHS, "small", (50, 300))
+    named = datasets.load("small")
+    assert (named.num_nodes, named.num_edges) == (50, 300)
+    file = tmp_path / "tiny.npz"
+    fields: dict[str, Any] = {
+        "edge_index": np.array([[0, 1], [1, 2]], np.int32), "num_nodes": 4,
+        "x_indptr": [0, 1, 1, 3, 3], "x_indices": [2, 0, 1], "x_data": [1.0, 2.0, 3.0], "x_dim": 3,
+        "y": [0, 1, 0, 1], "train_idx": [0, 3], "val_mask": [False, True, False, False],
+    }  # fmt: skip
+    np.savez(file, **fields)
+    graph = datasets.load(str(file))
+    assert (graph.name, graph.num_nodes, graph.num_edges) == ("tiny", 4, 2)
+    assert graph.edge_index.dtype == torch.int64
+    assert graph.x is not None and graph.x.tolist() == [[0, 0, 1], [0, 0, 0], [2, 3, 0], [0, 0, 0]]
+    assert graph.splits["train"].tolist() == [True, False, False, True]
+    assert graph.splits["val"].tolist() == [False, True, False, False] and graph.y is not None
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"x": [[1.0]]}, "no usable edge_index"),
+        ({"edge_index": [[0.0], [1.0]]}, "no usable edge_index"),
+        ({"edge_index": [0, 1]}, "no usable edge_index"),
+        ({"edge_index": [[0], [5]], "num_nodes": 3}, "out of range"),
+        ({"edge_index": [[-1], [0]]}, "out of range"),
+    ],
+)
+def test_bad_files_are_refused(tmp_path: Path, fields: dict[str, Any], message: str) -> None:
+    file = tmp_path / "bad.npz"
+    np.savez(file, **fields)
+    with pytest.raises(InvalidArgument, match=message):
+        datasets.load(str(file))
+
+
+def test_files_that_are_no_archives_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "text.npz"
+    file.write_text("not an archive")
+    with pytest.raises(InvalidArgument, match="not an npz archive"):
+        datasets.load(str(file))
+
+
+def test_sampled_edges_keep_their_order_and_nodes_their_features() -> None:
+    pairs = torch.cartesian_prod(torch.arange(100), torch.arange(5))  # each edge once
+    edges = pairs[torch.randperm(500, generator=torch.Generator().manual_seed(0))].T
+    x = torch.arange(100.0)[:, None]
+    graph = datasets.GraphData("g", edges, 100, x=x, splits={"train": x[:, 0] < 50})
+    sample = datasets.sample_edges(graph, 40)
+    assert sample.num_edges == 40 and sample.x is not None
+    ids = sample.x[:, 0].long()  # a feature is its node's old id
+    original = ids[sample.edge_index]
+    columns = [edges.T.tolist().index(pair) for pair in original.T.tolist()]
+    assert columns == sorted(columns)
+    assert torch.equal(sample.splits["train"], ids < 50)
+    assert datasets.sample_edges(graph, 500) is graph

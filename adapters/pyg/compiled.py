@@ -12,13 +12,18 @@ import torch
 from torch import Tensor
 
 from gnn_backend.adapters.pyg.cache import graph_of
-from gnn_backend.adapters.pyg.edges import Variant
+from gnn_backend.adapters.pyg.edges import Variant, is_edge_list
 from gnn_backend.graph import Graph
 from gnn_backend.ops.attention import kernel_ready
 from gnn_backend.ops.functors import FUNCTORS
 from gnn_backend.runtime.launch import engine_for
 
 _GATV2 = FUNCTORS["gatv2"]
+
+
+def takes(edge_index: Any) -> bool:
+    """Whether the operator reads edges of this form: a plain [2, E] tensor only."""
+    return type(edge_index) is Tensor and is_edge_list(edge_index)
 
 
 def gatv2_attention(

@@ -97,16 +97,23 @@ def _edge_reason(conv: Any, x: Any, edge_index: Any) -> str | None:
     reason = unsupported_form(edge_index, reverse=reverse, self_loops=conv.add_self_loops)
     if reason is not None:
         return reason
+    if torch.compiler.is_compiling() and not compiled.takes(edge_index):
+        return "graph-type"
     if device_of(edge_index) != conv.att.device:
         return "device-mixed"
     if reverse and not isinstance(x, Tensor) and x[0].shape[0] != x[1].shape[0]:
         return "flow"
     if conv.add_self_loops and not isinstance(edge_index, Tensor) and conv.edge_dim is not None:
         return "edge-features"
-    if conv.add_self_loops and isinstance(conv.fill_value, Tensor) and not is_edge_list(edge_index):
+    if _fills_values(conv, edge_index) and not isinstance(conv.fill_value, (str, float, int)):
         return "fill-value"
     least = get_config().min_edges
     return "too-small" if least > 0 and num_edges(edge_index) < least else None
+
+
+def _fills_values(conv: Any, edge_index: Any) -> bool:
+    """Whether the stock layer computes values of self-loops, which an adjacency always has."""
+    return bool(conv.add_self_loops) and not is_edge_list(edge_index)
 
 
 def fast(
@@ -141,7 +148,7 @@ def fast(
         num_dst=x_dst.shape[0],
         self_loops=bool(conv.add_self_loops),
         reverse=conv.flow == "target_to_source",
-        fill_value=None if is_edge_list(edge_index) else conv.fill_value,
+        fill_value=conv.fill_value if _fills_values(conv, edge_index) else None,
     )
     dtype = _message_dtype(x_src, x_dst, conv.att)
     operands = x_src.to(dtype), x_dst.to(dtype), conv.att[0].to(dtype)

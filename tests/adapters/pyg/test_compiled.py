@@ -15,6 +15,7 @@ from gnn_backend.adapters.pyg.edges import Variant
 from tests.adapters.pyg.helpers import assert_equal, edges, gradients, normal
 
 pytest.importorskip("torch_geometric")
+from torch_geometric import EdgeIndex
 from torch_geometric.nn import GATv2Conv
 
 N, F = 12, 6
@@ -155,6 +156,18 @@ def test_what_is_not_fused_compiles_as_stock() -> None:
         got = torch.compile(conv, backend="aot_eager")(X, EDGES, weights)
     assert torch.allclose(got, want, atol=1e-5)
     assert not profile.launches
+
+
+@pytest.mark.filterwarnings("ignore:Sparse")
+@pytest.mark.parametrize("form", ["EdgeIndex", "csr"])
+def test_other_edge_forms_run_the_stock_layer(form: str) -> None:
+    sparse = torch.sparse_coo_tensor(EDGES.flip(0), torch.ones(EDGES.shape[1]), (N, N))
+    given = EdgeIndex(EDGES) if form == "EdgeIndex" else sparse.coalesce().to_sparse_csr()
+    conv = layer(add_self_loops=False)
+    want = conv(X, given)
+    with gnn_backend.enabled(), torch.no_grad():
+        got = torch.compile(conv, backend="eager")(X, given)
+    assert torch.allclose(got, want, atol=1e-5)
 
 
 def test_ready_class() -> None:

@@ -93,6 +93,10 @@ CASES: dict[str, tuple[Callable[[], GATv2Conv], tuple[Any, ...]]] = {
         lambda: layer(fill_value="median"),
         (X, adjacency(N, N)),
     ),
+    "list as fill_value on an adjacency": (
+        lambda: layer(fill_value=[1.0]),
+        (X, adjacency(N, N)),
+    ),
     "mean fill_value on a wide adjacency": (
         lambda: GATv2Conv((F, F), 4),
         ((normal(4, F), normal(7, F)), adjacency(7, 4)),

@@ -238,6 +238,11 @@ def test_tensor_fill_value_on_an_adjacency() -> None:
         conv(X, adj_t)
     with fused():
         conv(X, EDGES)
+    conv.add_self_loops = False
+    with fused(calls=2):
+        conv(X, adj_t)
+        conv.fill_value = torch.tensor([2.0])
+        conv(X, adj_t)
 
 
 def test_small_graphs_on_request() -> None:

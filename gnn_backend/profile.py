@@ -144,7 +144,8 @@ def profile(*, synchronize: bool = False) -> Profile:
     """Count accelerated and stock calls, their reasons and times, and our kernel launches.
 
     ``with profile() as p:`` counts what happens inside the block, in all threads. Read without a
-    ``with`` block, the returned object starts from the totals of the process.
+    ``with`` block, the returned object starts from the totals of the process. Code compiled by
+    ``torch.compile`` shows in the kernel launches only, not in the calls.
 
     Parameters
     ----------

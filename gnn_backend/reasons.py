@@ -20,7 +20,6 @@ REASONS: dict[str, str] = {
     # Layer options
     "edge-features": "Edge features enter the attention score, which is not fused yet; the layer "
     "is exact without edge_dim / edge_attr only.",
-    "edge-weight": "Edge weights are given, which this layer's kernel does not take yet.",
     "attention-dropout": "Attention dropout is active, which is not fused yet; call eval(), or set "
     "the dropout probability to 0.",
     "returns-attention": "The attention weights are to be returned, so they have to be "
@@ -33,7 +32,6 @@ REASONS: dict[str, str] = {
     "node-dim": "node_dim is not -2, so nodes do not lie along the rows; use the default.",
     "input-form": "The inputs have a form that the fused path does not read; pass tensors, or a "
     "pair of tensors.",
-    "size-argument": "An explicit size= argument is not read by the fused path; leave it out.",
     # Customised layers
     "overridden-message": "A subclass overrides a step that the kernel replaces (message, "
     "aggregate, update, propagate or edge_update); the fused path would skip it.",

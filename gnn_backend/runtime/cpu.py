@@ -63,7 +63,7 @@ class _Call:
         number = self.key.dtype.type
         self.scalars = tuple(number(scalars[s]) for s in functor.scalars) or (number(0),)
         work = (graph.num_edges + max(graph.num_src, graph.num_dst)) * self.outputs
-        limit = PARTIAL_BYTES // (3 * max(self.features, self.outputs) * self.key.itemsize)
+        limit = PARTIAL_BYTES // (3 * max(self.features, self.outputs, 1) * self.key.itemsize)
         self.blocks = max(1, min(work // BLOCK_WORK, MAX_BLOCKS, max(limit, 16)))
 
     def flat(self, tensor: Tensor) -> Any:

@@ -4,6 +4,7 @@
 #include "ptx.cuh"
 
 typedef long long i64;
+typedef unsigned long long u64;
 
 // One exported kernel. It takes a single struct of 8-byte fields by value. MIN_BLOCKS is how many
 // blocks are to fit a multiprocessor, which bounds the registers. The emulator brings its own.
@@ -98,7 +99,7 @@ template <class S> struct Lane {
     int lane, group, within;   // lane of the warp; its group; its place within its head
     int head;                  // head in the whole row
     int dim;                   // head dimension D
-    int stride;                // values a row, H * D (below 2^31; checked on the host)
+    unsigned stride;           // values a row, H * D (below 2^30; checked on the host)
     int column;                // first column of this lane
     __device__ __forceinline__ Lane(i64 heads, i64 dim_, int head_block) {
         lane = threadIdx.x & (WARP - 1);
@@ -106,14 +107,19 @@ template <class S> struct Lane {
         within = lane % S::LANES;
         head = head_block * S::HEADS + (lane % S::GROUP) / S::LANES;
         dim = (int)dim_;
-        stride = (int)(heads * dim_);
+        stride = (unsigned)(heads * dim_);
         column = head * dim + within * S::WIDTH;
     }
     __device__ __forceinline__ bool holds(int access) const {
         return S::FULL || (access * S::LANES + within) * S::WIDTH < dim;
     }
-    __device__ __forceinline__ i64 offset(int row, int access) const {
-        return (i64)row * stride + column + access * (S::LANES * S::WIDTH);
+    // Address of an access of a row. One 32 x 32 -> 64 bit multiply-add a row: rows and row bytes
+    // are below 2^32, offsets are not.
+    template <typename T>
+    __device__ __forceinline__ T* address(T* table, int row, int access) const {
+        const u64 base = reinterpret_cast<u64>(table + column);
+        const u64 at_row = (u64)(unsigned)row * (stride * (unsigned)sizeof(T)) + base;
+        return reinterpret_cast<T*>(at_row) + access * (S::LANES * S::WIDTH);
     }
 };
 
@@ -128,7 +134,7 @@ template <class S, bool VECTOR = S::VECTOR> struct Raw {
             word[v] = make_uint4(0, 0, 0, 0);
             if (live && at.holds(v))
                 word[v] = __ldg(reinterpret_cast<const uint4*>(
-                    static_cast<const typename S::T*>(table) + at.offset(row, v)));
+                    at.address(static_cast<const typename S::T*>(table), row, v)));
         }
     }
     __device__ __forceinline__ void unpack(float (&x)[S::VALUES]) const {
@@ -143,7 +149,7 @@ template <class S> struct Raw<S, false> {
         const typename S::T* base = static_cast<const typename S::T*>(table);
         #pragma unroll
         for (int v = 0; v < S::ACCESSES; v++)
-            value[v] = live && at.holds(v) ? Storage<typename S::T>::get(base[at.offset(row, v)]) : 0.f;
+            value[v] = live && at.holds(v) ? Storage<typename S::T>::get(*at.address(base, row, v)) : 0.f;
     }
     __device__ __forceinline__ void unpack(float (&x)[S::VALUES]) const {
         #pragma unroll
@@ -168,10 +174,10 @@ __device__ __forceinline__ void store_row(
     for (int v = 0; v < S::ACCESSES; v++) {
         if (!at.holds(v)) continue;
         if constexpr (S::VECTOR)
-            *reinterpret_cast<uint4*>(base + at.offset(row, v)) =
+            *reinterpret_cast<uint4*>(at.address(base, row, v)) =
                 Storage<typename S::T>::pack(x + v * S::WIDTH);
         else
-            base[at.offset(row, v)] = Storage<typename S::T>::put(x[v]);
+            *at.address(base, row, v) = Storage<typename S::T>::put(x[v]);
     }
 }
 
@@ -182,7 +188,7 @@ __device__ __forceinline__ void store_partial(
     #pragma unroll
     for (int v = 0; v < S::ACCESSES; v++) {
         if (!at.holds(v)) continue;
-        float* to = table + at.offset(row, v);
+        float* to = at.address(table, row, v);
         if constexpr (S::VECTOR) {
             #pragma unroll
             for (int i = 0; i < S::WIDTH; i += 4)

@@ -1,16 +1,17 @@
 // Merge of the partials of split rows, and the fixed-order sum of parameter partials.
 //
-// Mapping. A block of eight warps owns one split row and a tile of 32 * VECTOR columns; a warp
-// takes a contiguous run of the row's slots, a lane VECTOR columns. The eight results are combined
-// in warp order through shared memory. Bytes: each partial is read once.
+// Mapping. A block of a few warps owns one split row and a tile of 32 * VECTOR columns; a warp
+// takes a contiguous run of the row's slots, a lane VECTOR columns. The warps' results are combined
+// in warp order through shared memory. Bytes: each partial is read once. Split rows have few slots
+// but for hubs (four warps); parameter partials have a row a block (32 warps).
 // Determinism: the order depends on the number of slots alone; no atomics.
 #pragma once
 #include "common.cuh"
 
 namespace gnnb {
 
-constexpr int MERGE_WARPS = 8;
-constexpr int MERGE_BLOCK = MERGE_WARPS * WARP;
+constexpr int MERGE_WARPS = 4;
+constexpr int REDUCE_WARPS = 32;
 
 struct MergeArgs {
     const int* heavy_rows;
@@ -41,10 +42,9 @@ __device__ __forceinline__ void store_columns(void* table, i64 offset, const flo
 
 // Slots [begin, end) that a warp of the block takes.
 struct Run { int begin, end; };
-__device__ __forceinline__ Run warp_run(int first, int last) {
+template <int WARPS> __device__ __forceinline__ Run warp_run(int first, int last) {
     const int warp = threadIdx.x / WARP, many = last - first;
-    return Run{first + (int)((i64)many * warp / MERGE_WARPS),
-               first + (int)((i64)many * (warp + 1) / MERGE_WARPS)};
+    return Run{first + (int)((i64)many * warp / WARPS), first + (int)((i64)many * (warp + 1) / WARPS)};
 }
 
 template <typename T, int VECTOR> __device__ __forceinline__ void merge_softmax(const MergeArgs& args) {
@@ -52,7 +52,7 @@ template <typename T, int VECTOR> __device__ __forceinline__ void merge_softmax(
     const i64 width = args.heads * args.dim;
     const int lane = threadIdx.x & (WARP - 1), warp = threadIdx.x / WARP;
     const int row = args.heavy_rows[blockIdx.x];
-    const Run run = warp_run(args.heavy_ptr[blockIdx.x], args.heavy_ptr[blockIdx.x + 1]);
+    const Run run = warp_run<MERGE_WARPS>(args.heavy_ptr[blockIdx.x], args.heavy_ptr[blockIdx.x + 1]);
     for (i64 tile = blockIdx.y; tile * (WARP * VECTOR) < width; tile += gridDim.y) {
         const i64 column = (tile * WARP + lane) * VECTOR;
         const bool inside = column < width;
@@ -103,12 +103,12 @@ template <typename T, int VECTOR> __device__ __forceinline__ void merge_softmax(
 }
 
 // Sum of `many` rows of partials into row `row` of the output.
-template <typename T, int VECTOR>
+template <typename T, int VECTOR, int WARPS>
 __device__ __forceinline__ void sum_rows(
     const float* partial, int first, int last, i64 width, void* out, i64 row) {
-    __shared__ float shared[MERGE_WARPS][WARP * VECTOR];
+    __shared__ float shared[WARPS][WARP * VECTOR];
     const int lane = threadIdx.x & (WARP - 1), warp = threadIdx.x / WARP;
-    const Run run = warp_run(first, last);
+    const Run run = warp_run<WARPS>(first, last);
     for (i64 tile = blockIdx.y; tile * (WARP * VECTOR) < width; tile += gridDim.y) {
         const i64 column = (tile * WARP + lane) * VECTOR;
         const bool inside = column < width;
@@ -130,7 +130,7 @@ __device__ __forceinline__ void sum_rows(
         if (warp == 0 && inside) {
             #pragma unroll
             for (int i = 0; i < VECTOR; i++) {
-                for (int w = 1; w < MERGE_WARPS; w++) acc[i] += shared[w][lane * VECTOR + i];
+                for (int w = 1; w < WARPS; w++) acc[i] += shared[w][lane * VECTOR + i];
             }
             store_columns<T, VECTOR>(out, row * width + column, acc);
         }
@@ -139,13 +139,14 @@ __device__ __forceinline__ void sum_rows(
 }
 
 template <typename T, int VECTOR> __device__ __forceinline__ void merge_sum(const MergeArgs& args) {
-    sum_rows<T, VECTOR>(args.partial, args.heavy_ptr[blockIdx.x], args.heavy_ptr[blockIdx.x + 1],
-                        args.heads * args.dim, args.out, args.heavy_rows[blockIdx.x]);
+    sum_rows<T, VECTOR, MERGE_WARPS>(
+        args.partial, args.heavy_ptr[blockIdx.x], args.heavy_ptr[blockIdx.x + 1],
+        args.heads * args.dim, args.out, args.heavy_rows[blockIdx.x]);
 }
 
 // All rows of `partial` into one row: parameter gradients.
-template <typename T, int VECTOR> __device__ __forceinline__ void reduce_rows(const MergeArgs& args) {
-    sum_rows<T, VECTOR>(args.partial, 0, (int)args.rows, args.heads * args.dim, args.out, 0);
+template <typename T> __device__ __forceinline__ void reduce_rows(const MergeArgs& args) {
+    sum_rows<T, 1, REDUCE_WARPS>(args.partial, 0, (int)args.rows, args.heads * args.dim, args.out, 0);
 }
 
 }  // namespace gnnb

@@ -14,8 +14,9 @@
 // Determinism. No atomics. The order of every sum is fixed by the tasks and the grid, so equal
 // inputs on one device give equal bits.
 //
-// A functor F (functors/*.cuh) gives Params, Src, Dst (loaded fragments), score, score_exact, value,
-// and the accumulators DstGrad, ParamGrad, SrcGrad with grad_dst_param and grad_src.
+// A functor F (functors/*.cuh) gives Params, Src, Dst (loaded fragments), source_score, score,
+// score_exact, value, the accumulators DstGrad, ParamGrad, SrcGrad with grad_dst_param and
+// grad_src, and the parameter gradients of both passes.
 #pragma once
 #include "common.cuh"
 
@@ -32,7 +33,7 @@ struct TraversalArgs {
     const void* param[2];
     float scalar[4];
     void* out;                   // forward: written; backward: read
-    float* lse;                  // [N, H] base-2 log-sum-exp
+    float* lse;                  // [N, H] base-2 log-sum-exp, up to a constant of the row
     const void* grad_out;
     float2* row_stats;           // [N, H] (lse, <grad_out, out>), written by destination
     void* grad;                  // gradient of the rows of this direction, or null
@@ -41,14 +42,16 @@ struct TraversalArgs {
     float2* partial_stats;       // [slots, H] (max, sum)
 };
 
-// The task of this lane's group, or an empty one past the end.
+// The task of this lane's group, or an empty one past the end. `idle`: no group of the warp has an
+// edge, so that rows are written without reading anything.
 template <class S> struct Owned {
     Task task;
-    bool exists;
+    bool exists, idle;
     __device__ __forceinline__ Owned(const TraversalArgs& args, i64 index) {
         exists = index < args.num_tasks;
         task = Task{0, 0, -1, 0};
         if (exists) task = load_task(args.tasks, index);
+        idle = !__any_sync(ALL_LANES, task.count > 0);
     }
 };
 
@@ -118,15 +121,19 @@ template <class F, class S, int UNROLL> struct Softmax {
     static constexpr int K = S::VALUES;
     float top, shift, sum, acc[K];
 
-    template <bool EXACT>
-    __device__ __forceinline__ void run(
-        const TraversalArgs& args, const Lane<S>& at, const Task& task,
-        const typename F::Params& params, const typename F::Dst& dst) {
+    __device__ __forceinline__ void clear() {
         top = negative_infinity();
         shift = 0.f;
         sum = 0.f;
         #pragma unroll
         for (int i = 0; i < K; i++) acc[i] = 0.f;
+    }
+
+    template <bool EXACT>
+    __device__ __forceinline__ void run(
+        const TraversalArgs& args, const Lane<S>& at, const Task& task,
+        const typename F::Params& params, const typename F::Dst& dst) {
+        clear();
         for_batches<S, UNROLL>(args.indices, task, at, [&](auto tail, int first, auto& ids) {
             constexpr bool MASKED = EXACT || decltype(tail)::value;
             typename F::Src src[UNROLL];
@@ -134,7 +141,8 @@ template <class F, class S, int UNROLL> struct Softmax {
             float score[UNROLL];
             #pragma unroll
             for (int u = 0; u < UNROLL; u++)
-                score[u] = EXACT ? F::score_exact(params, src[u], dst) : F::score(params, src[u], dst);
+                score[u] = EXACT ? F::score_exact(params, src[u], dst)
+                                 : F::score(params, src[u], dst, F::source_score(params, src[u]));
             Spread<S, UNROLL> logit;
             logit.sum(score, at.within);
             float most = negative_infinity();
@@ -188,13 +196,16 @@ __device__ __forceinline__ void softmax_forward(const TraversalArgs& args) {
         const Lane<S> at(args.heads, args.dim, block);
         typename F::Params params;
         typename F::Dst dst;
-        params.load(args, at);
-        dst.load(args, at, task.row, own.exists);
         Softmax<F, S, UNROLL> state;
-        state.template run<false>(args, at, task, params, dst);
-        // NaN: an infinity in the inputs (or a NaN, which stays).
-        if (__any_sync(ALL_LANES, state.sum != state.sum))
-            state.template run<true>(args, at, task, params, dst);
+        state.clear();
+        if (!own.idle) {
+            params.load(args, at);
+            dst.load(args, at, task.row, own.exists);
+            state.template run<false>(args, at, task, params, dst);
+            // NaN: an infinity in the inputs (or a NaN, which stays).
+            if (__any_sync(ALL_LANES, state.sum != state.sum))
+                state.template run<true>(args, at, task, params, dst);
+        }
         if (!own.exists) continue;
         const i64 stat = (i64)(task.slot < 0 ? task.row : task.slot) * args.heads + at.head;
         if (task.slot < 0) {
@@ -214,15 +225,49 @@ __device__ __forceinline__ void softmax_forward(const TraversalArgs& args) {
 
 // ---------------------------------------------------------------------------- backward
 
+template <class S>
+__device__ __forceinline__ void write_zeros(
+    const TraversalArgs& args, const Lane<S>& at, const Owned<S>& own) {
+    if (args.grad == nullptr || !own.exists) return;
+    float zeros[S::VALUES];
+    #pragma unroll
+    for (int i = 0; i < S::VALUES; i++) zeros[i] = 0.f;
+    store_row<S>(args.grad, at, own.task.row, zeros);  // an empty row has one task
+}
+
+// A block's sum of parameter gradients, into row blockIdx.x of the partials.
+template <class S>
+__device__ __forceinline__ void store_param_grad(
+    float* partials, const Lane<S>& at, const float (&grad)[S::VALUES]) {
+    constexpr int K = S::VALUES, WARPS = BLOCK / WARP;
+    __shared__ float shared[WARPS][S::GROUP * K];
+    const int warp = threadIdx.x / WARP, place = at.lane % S::GROUP;
+    #pragma unroll
+    for (int i = 0; i < K; i++) {
+        const float g = group_sum<S>(grad[i]);
+        if (at.group == 0) shared[warp][place * K + i] = g;
+    }
+    __syncthreads();
+    if (threadIdx.x < S::GROUP) {
+        float total[K];
+        #pragma unroll
+        for (int i = 0; i < K; i++) {
+            total[i] = 0.f;
+            for (int w = 0; w < WARPS; w++) total[i] += shared[w][place * K + i];
+        }
+        store_partial<S>(partials, at, (int)blockIdx.x, total);
+    }
+    __syncthreads();
+}
+
 // By destination: gradients of the destination rows and of the parameters, and row_stats for the
 // pass by source. Warps stride over the tasks, keeping the parameter gradient in registers; each
 // block writes one row of param_partials.
 template <class F, class S, int UNROLL>
 __device__ __forceinline__ void softmax_backward_dst(const TraversalArgs& args) {
-    constexpr int K = S::VALUES, WARPS = BLOCK / WARP;
-    __shared__ float shared[WARPS][S::GROUP * K];
+    constexpr int K = S::VALUES;
     const i64 first_task = ((i64)blockIdx.x * blockDim.x + threadIdx.x) / WARP * S::TASKS;
-    const i64 step = (i64)gridDim.x * WARPS * S::TASKS;
+    const i64 step = (i64)gridDim.x * (BLOCK / WARP) * S::TASKS;
     const int head_blocks = (int)(args.heads / S::HEADS);
     #pragma unroll 1
     for (int block = blockIdx.y; block < head_blocks; block += gridDim.y) {
@@ -235,6 +280,10 @@ __device__ __forceinline__ void softmax_backward_dst(const TraversalArgs& args) 
         for (i64 index = first_task; index < args.num_tasks; index += step) {
             const Owned<S> own(args, index + at.group);
             const Task& task = own.task;
+            if (own.idle) {
+                write_zeros(args, at, own);
+                continue;
+            }
             const i64 stat = (i64)task.row * args.heads + at.head;
             typename F::Dst dst;
             typename F::DstGrad grad;
@@ -261,7 +310,7 @@ __device__ __forceinline__ void softmax_backward_dst(const TraversalArgs& args) 
                 #pragma unroll
                 for (int u = 0; u < UNROLL; u++) {
                     float v[K];
-                    score[u] = F::score(params, src[u], dst);
+                    score[u] = F::score(params, src[u], dst, F::source_score(params, src[u]));
                     F::value(src[u], v);
                     dot[u] = 0.f;
                     #pragma unroll
@@ -287,23 +336,8 @@ __device__ __forceinline__ void softmax_backward_dst(const TraversalArgs& args) 
             else store_partial<S>(args.partial, at, task.slot, g);
         }
         if (args.param_partials == nullptr) continue;
-        const int warp = threadIdx.x / WARP, position = at.lane % S::GROUP;
-        #pragma unroll
-        for (int i = 0; i < K; i++) {
-            const float g = group_sum<S>(param_grad.finish(params, i));
-            if (at.group == 0) shared[warp][position * K + i] = g;
-        }
-        __syncthreads();
-        if (threadIdx.x < S::GROUP) {
-            float total[K];
-            #pragma unroll
-            for (int i = 0; i < K; i++) {
-                total[i] = 0.f;
-                for (int w = 0; w < WARPS; w++) total[i] += shared[w][position * K + i];
-            }
-            store_partial<S>(args.param_partials, at, (int)blockIdx.x, total);
-        }
-        __syncthreads();
+        F::finish_param_dst(params, param_grad);
+        store_param_grad<S>(args.param_partials, at, param_grad.sum);
     }
 }
 
@@ -318,72 +352,87 @@ template <class F, class S> struct Reader {
     }
 };
 
-// By source: gradient of the source rows. `indices` are destinations here; args.tasks split the
-// rows of the transposed adjacency.
+// By source: gradients of the source rows, and the part of the parameters' that belongs to sources.
+// `indices` are destinations here; args.tasks split the rows of the transposed adjacency. Warps
+// stride over the tasks as by destination.
 template <class F, class S, int UNROLL>
 __device__ __forceinline__ void softmax_backward_src(const TraversalArgs& args) {
     constexpr int K = S::VALUES;
-    const i64 warp = ((i64)blockIdx.x * blockDim.x + threadIdx.x) / WARP;
-    if (warp * S::TASKS >= args.num_tasks) return;
-    const Owned<S> own(args, warp * S::TASKS + (threadIdx.x % WARP) / S::GROUP);
-    const Task& task = own.task;
+    const i64 first_task = ((i64)blockIdx.x * blockDim.x + threadIdx.x) / WARP * S::TASKS;
+    const i64 step = (i64)gridDim.x * (BLOCK / WARP) * S::TASKS;
     const int head_blocks = (int)(args.heads / S::HEADS);
     #pragma unroll 1
     for (int block = blockIdx.y; block < head_blocks; block += gridDim.y) {
         const Lane<S> at(args.heads, args.dim, block);
         typename F::Params params;
-        typename F::Src src;
-        typename F::SrcGrad grad;
+        typename F::ParamGrad param_grad;
         params.load(args, at);
-        src.load(args, at, task.row, own.exists);
-        grad.clear();
-        for_batches<S, UNROLL>(args.indices, task, at, [&](auto tail, int first, auto& ids) {
-            constexpr bool MASKED = decltype(tail)::value;
-            Reader<F, S> reader[UNROLL];
-            load_batch<UNROLL>(args, at, ids, first, task.count, MASKED, reader);
-            // Each owner of an edge reads that edge's statistics, and no other lane.
-            Spread<S, UNROLL> alpha, ds;
-            float2 stats[alpha.HELD];
-            #pragma unroll
-            for (int i = 0; i < alpha.HELD; i++) {
-                const int u = alpha.index(at.within, i);
-                int id = ids[0];
+        param_grad.clear();
+        #pragma unroll 1
+        for (i64 index = first_task; index < args.num_tasks; index += step) {
+            const Owned<S> own(args, index + at.group);
+            const Task& task = own.task;
+            if (own.idle) {
+                write_zeros(args, at, own);
+                continue;
+            }
+            typename F::Src src;
+            typename F::SrcGrad grad;
+            src.load(args, at, task.row, own.exists);
+            const float source = F::source_score(params, src);
+            grad.clear();
+            for_batches<S, UNROLL>(args.indices, task, at, [&](auto tail, int first, auto& ids) {
+                constexpr bool MASKED = decltype(tail)::value;
+                Reader<F, S> reader[UNROLL];
+                load_batch<UNROLL>(args, at, ids, first, task.count, MASKED, reader);
+                // Each owner of an edge reads that edge's statistics, and no other lane.
+                Spread<S, UNROLL> alpha, ds;
+                float2 stats[alpha.HELD];
                 #pragma unroll
-                for (int n = 1; n < UNROLL; n++) id = u == n ? ids[n] : id;
-                stats[i] = __ldg(args.row_stats + (i64)id * args.heads + at.head);
-            }
-            float score[UNROLL], dot[UNROLL];
-            #pragma unroll
-            for (int u = 0; u < UNROLL; u++) {
-                float grad_out[K], value[K];
-                reader[u].grad_out.unpack(grad_out);
-                F::value(src, value);
-                score[u] = F::score(params, src, reader[u].dst);
-                dot[u] = 0.f;
+                for (int i = 0; i < alpha.HELD; i++) {
+                    const int u = alpha.index(at.within, i);
+                    int id = ids[0];
+                    #pragma unroll
+                    for (int n = 1; n < UNROLL; n++) id = u == n ? ids[n] : id;
+                    stats[i] = __ldg(args.row_stats + at.head + (u64)(unsigned)id * (unsigned)args.heads);
+                }
+                float score[UNROLL], dot[UNROLL];
                 #pragma unroll
-                for (int i = 0; i < K; i++) dot[u] = fmaf(grad_out[i], value[i], dot[u]);
-            }
-            alpha.sum(score, at.within);
-            ds.sum(dot, at.within);
-            #pragma unroll
-            for (int i = 0; i < alpha.HELD; i++) {
-                alpha.held[i] = exp2_approx(alpha.held[i] - stats[i].x);
-                ds.held[i] = alpha.held[i] * (ds.held[i] - stats[i].y);
-            }
-            #pragma unroll
-            for (int u = 0; u < UNROLL; u++) {
-                const float a = alpha.get(u, at), d = ds.get(u, at);
-                float grad_out[K];
-                reader[u].grad_out.unpack(grad_out);
-                if (!MASKED || first + u < task.count)
-                    F::grad_src(src, reader[u].dst, grad_out, a, d, grad);
-            }
-        });
-        if (!own.exists) continue;
-        float g[K];
-        grad.finish(params, g);
-        if (task.slot < 0) store_row<S>(args.grad, at, task.row, g);
-        else store_partial<S>(args.partial, at, task.slot, g);
+                for (int u = 0; u < UNROLL; u++) {
+                    float grad_out[K], value[K];
+                    reader[u].grad_out.unpack(grad_out);
+                    F::value(src, value);
+                    score[u] = F::score(params, src, reader[u].dst, source);
+                    dot[u] = 0.f;
+                    #pragma unroll
+                    for (int i = 0; i < K; i++) dot[u] = fmaf(grad_out[i], value[i], dot[u]);
+                }
+                alpha.sum(score, at.within);
+                ds.sum(dot, at.within);
+                #pragma unroll
+                for (int i = 0; i < alpha.HELD; i++) {
+                    alpha.held[i] = exp2_approx(alpha.held[i] - stats[i].x);
+                    ds.held[i] = alpha.held[i] * (ds.held[i] - stats[i].y);
+                }
+                #pragma unroll
+                for (int u = 0; u < UNROLL; u++) {
+                    const float a = alpha.get(u, at), d = ds.get(u, at);
+                    float grad_out[K];
+                    reader[u].grad_out.unpack(grad_out);
+                    if (!MASKED || first + u < task.count)
+                        F::grad_src(src, reader[u].dst, grad_out, a, d, grad);
+                }
+            });
+            F::add_param_src(src, grad, param_grad);
+            if (args.grad == nullptr || !own.exists) continue;
+            float g[K];
+            grad.finish(params, g);
+            if (task.slot < 0) store_row<S>(args.grad, at, task.row, g);
+            else store_partial<S>(args.partial, at, task.slot, g);
+        }
+        if (args.param_partials == nullptr) continue;
+        F::finish_param_src(params, param_grad);
+        store_param_grad<S>(args.param_partials, at, param_grad.sum);
     }
 }
 

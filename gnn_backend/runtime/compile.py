@@ -55,12 +55,13 @@ def compile_unit(unit: Unit, arch: str) -> tuple[bytes, list[Resources]]:
         [text.encode() for text in texts.values()],
         [name.encode() for name in texts],
     )
-    options = (f"-arch={arch}", "-std=c++17", "--ptxas-options=-v")
+    options = (f"-arch={arch}", "-std=c++17", "-default-device", "--ptxas-options=-v")
     try:
         nvrtc.compileProgram(program, options)
         binary = nvrtc.getCUBIN if arch.startswith("sm_") else nvrtc.getPTX
         code = binary(program)
         code = code.encode() if isinstance(code, str) else code
+        code += b"\0"  # CuPy drops the last byte, as of a C string; it belongs to the cubin
         return code, _parse_log(nvrtc.getProgramLog(program))
     except nvrtc.NVRTCError as error:
         log = nvrtc.getProgramLog(program)

@@ -18,7 +18,14 @@ from gnn_backend.graph import Graph, Splits
 from gnn_backend.graph.graph import Direction
 from gnn_backend.profile import count_launch
 from gnn_backend.runtime import cuda, selection
-from gnn_backend.runtime.instances import BLOCK, MERGE_BLOCK, Unit, merge_unit, softmax_unit
+from gnn_backend.runtime.instances import (
+    BLOCK,
+    MERGE_BLOCK,
+    REDUCE_BLOCK,
+    Unit,
+    merge_unit,
+    softmax_unit,
+)
 
 if TYPE_CHECKING:
     from gnn_backend.ops.functors import Functor
@@ -26,8 +33,9 @@ if TYPE_CHECKING:
 _TRAVERSAL = struct.Struct("<11q4f8q")  # TraversalArgs in kernels/traversal.cuh
 _MERGE = struct.Struct("<9q")  # MergeArgs in kernels/merge.cuh
 _MAX_GRID_Y = 65535
+_MAX_ROW = 1 << 30  # values; row bytes are 32-bit in the kernels
 _WARPS = BLOCK // selection.WARP
-_PERSISTENT_BLOCKS = 8  # blocks a multiprocessor of the pass that keeps parameter gradients
+_PERSISTENT_BLOCKS = 4  # blocks a multiprocessor of the passes that keep parameter gradients
 _MERGE_COLUMNS = 32  # lanes of a merge warp
 
 
@@ -78,12 +86,15 @@ class DeviceEngine:
         saved = {"out": out, "lse": lse, "grad_out": grad_out, "row_stats": stats}
         (src,), (dst,), (param,) = functor.src, functor.dst, functor.params
         grads = {name: torch.empty_like(operands[name]) for name in needs}
-        if dst in needs or param in needs:
-            call.rows("dst", "backward_dst", into=grads.get(dst), param=grads.get(param), **saved)
+        params = call.param_partials() if param in needs else {}
+        if dst in needs or params:
+            call.rows("dst", "backward_dst", into=grads.get(dst), param=params.get("dst"), **saved)
         else:
             call.row_stats(**saved)
-        if src in needs:
-            call.rows("src", "backward_src", into=grads[src], **saved)
+        if src in needs or params:
+            call.rows("src", "backward_src", into=grads.get(src), param=params.get("src"), **saved)
+        if params:
+            call.reduce(params["all"], grads[param])
         return grads
 
     # ------------------------------------------------------------------ launching
@@ -117,6 +128,8 @@ class _Call:
         self.heads, self.dim = first.shape[1], first.shape[2]
         if self.dim > selection.MAX_HEAD_DIM:
             raise Unsupported("head-dim", f"{self.dim} > {selection.MAX_HEAD_DIM}")
+        if self.heads * self.dim >= _MAX_ROW:
+            raise Unsupported("head-dim", f"{self.heads} x {self.dim} >= {_MAX_ROW} values a row")
         self.dtype = selection.DTYPE_NAMES[first.dtype]
         self.shape = selection.shape_for(self.dtype, self.heads, max(1, self.dim))
         self.unit = softmax_unit(functor.cuda_type, functor.cuda_header, self.dtype, self.shape)
@@ -127,10 +140,6 @@ class _Call:
         ]
         numbers = [float(scalars[name]) for name in functor.scalars]
         self.scalars = numbers + [0.0] * (4 - len(numbers))
-
-    @property
-    def _empty(self) -> bool:
-        return self.heads * self.dim == 0
 
     def _grid_y(self) -> int:
         return min(_MAX_GRID_Y, self.heads // self.shape.heads)
@@ -165,36 +174,56 @@ class _Call:
         **tensors: Tensor,
     ) -> None:
         """Run one pass over the rows of ``direction`` and merge its split rows into ``into``."""
-        graph, engine = self.graph, self.engine
-        csr = graph.csr(direction)
-        if self._empty or csr.indptr.numel() == 1:
-            if param is not None:
-                param.zero_()
+        blocks = self._blocks(direction)
+        if not blocks:
             return
-        splits = graph.splits(direction, selection.chunk_for(graph.num_edges))
-        blocks = -(-splits.num_tasks // (_WARPS * self.shape.tasks))
+        splits = self._splits(direction)
         held: dict[str, Tensor | None] = dict(tensors)
         if which != "forward":
             held["grad"] = into
         if param is not None:
-            blocks = min(blocks, engine.multiprocessors * _PERSISTENT_BLOCKS)
-            held["param_partials"] = self._float(blocks, self.heads, self.dim)
+            blocks = param.shape[0]
+            held["param_partials"] = param
         if splits.num_slots and into is not None:
             held["partial"] = self._float(splits.num_slots, self.heads, self.dim)
             if which == "forward":
                 held["partial_stats"] = self._float(splits.num_slots, self.heads, 2)
-        args = self._pack(splits, splits.num_tasks, csr.indices, held)
+        args = self._pack(splits, splits.num_tasks, self.graph.csr(direction).indices, held)
         entry = f"{self.unit.name}_{which}"
-        engine.launch(self.unit, entry, (blocks, self._grid_y()), BLOCK, args)
+        self.engine.launch(self.unit, entry, (blocks, self._grid_y()), BLOCK, args)
         if splits.num_slots and into is not None:
-            kind = "softmax" if which == "forward" else "sum"
-            self._merge(kind, splits, held, into, held.get("lse"))
-        if param is not None:
-            self._merge("reduce", None, {"partial": held["param_partials"]}, param, None)
+            self._merge("softmax" if which == "forward" else "sum", splits, held, into)
+
+    def _splits(self, direction: Direction) -> Splits:
+        return self.graph.splits(direction, selection.chunk_for(self.graph.num_edges))
+
+    def _blocks(self, direction: Direction) -> int:
+        """Blocks that give every task a lane group; 0 where there is nothing to do."""
+        rows = self.graph.num_dst if direction == "dst" else self.graph.num_src
+        if rows * self.heads * self.dim == 0:
+            return 0
+        return -(-self._splits(direction).num_tasks // (_WARPS * self.shape.tasks))
+
+    def param_partials(self) -> dict[str, Tensor]:
+        """Partials of the parameter gradient, a row a block: of both passes and each one's."""
+        most = self.engine.multiprocessors * _PERSISTENT_BLOCKS
+        by_dst, by_src = (min(self._blocks(d), most) for d in ("dst", "src"))
+        partials = self._float(by_dst + by_src, self.heads, self.dim)
+        return {"all": partials, "dst": partials[:by_dst], "src": partials[by_dst:]}
+
+    def reduce(self, partials: Tensor, into: Tensor) -> None:
+        """Sum the rows of ``partials`` into ``into``, in order."""
+        if into.numel() == 0:
+            return
+        tiles = -(-self.heads * self.dim // _MERGE_COLUMNS)
+        args = self._pack_merge(None, {"partial": partials}, into)
+        unit = merge_unit(self.dtype)
+        grid = (1, min(_MAX_GRID_Y, tiles))
+        self.engine.launch(unit, f"{unit.name}_reduce", grid, REDUCE_BLOCK, args)
 
     def row_stats(self, **tensors: Tensor) -> None:
         """Write (log-sum-exp, <grad_out, out>) of every row, without traversing edges."""
-        if self._empty or self.graph.num_dst == 0:
+        if self.graph.num_dst * self.heads * self.dim == 0:
             return
         args = self._pack(None, self.graph.num_dst, None, tensors)
         rows = _WARPS * self.shape.tasks
@@ -202,32 +231,30 @@ class _Call:
         self.engine.launch(self.unit, f"{self.unit.name}_row_stats", grid, BLOCK, args)
 
     def _merge(
-        self,
-        kind: str,
-        splits: Splits | None,
-        held: Mapping[str, Tensor | None],
-        into: Tensor,
-        lse: Tensor | None,
+        self, kind: str, splits: Splits, held: Mapping[str, Tensor | None], into: Tensor
     ) -> None:
-        partial = held["partial"]
-        assert partial is not None
         vector = 4 if self.dim % 4 == 0 else 1
         tiles = -(-self.heads * self.dim // (_MERGE_COLUMNS * vector))
-        args = _MERGE.pack(
+        unit = merge_unit(self.dtype)
+        grid = (splits.heavy_rows.numel(), min(_MAX_GRID_Y, tiles))
+        args = self._pack_merge(splits, held, into)
+        self.engine.launch(unit, f"{unit.name}_{kind}_v{vector}", grid, MERGE_BLOCK, args)
+
+    def _pack_merge(
+        self, splits: Splits | None, held: Mapping[str, Tensor | None], into: Tensor
+    ) -> bytes:
+        partial = held["partial"]
+        return _MERGE.pack(
             _pointer(splits.heavy_rows if splits else None),
             _pointer(splits.heavy_ptr if splits else None),
             self.heads,
             self.dim,
-            partial.data_ptr(),
+            _pointer(partial),
             _pointer(held.get("partial_stats")),
             into.data_ptr(),
-            _pointer(lse),
-            partial.shape[0],
+            _pointer(held.get("lse")),
+            0 if partial is None else partial.shape[0],
         )
-        unit = merge_unit(self.dtype)
-        rows = splits.heavy_rows.numel() if splits else 1
-        entry = f"{unit.name}_{kind}_v{vector}"
-        self.engine.launch(unit, entry, (rows, min(_MAX_GRID_Y, tiles)), MERGE_BLOCK, args)
 
     def _float(self, *shape: int) -> Tensor:
         return torch.empty(*shape, dtype=torch.float32, device=self.engine.device)

@@ -1,9 +1,13 @@
 // GATv2 (Brody et al., 2022): logit = sum_d att_d * leaky_relu(x_src_d + x_dst_d), value = x_src.
 //
-// leaky_relu(z) = lin * z + mag * |z| with lin = (1 + slope) / 2 and mag = (1 - slope) / 2: no
-// branch, for any slope, and the two sums are combined once a lane. At z = -inf this is NaN where
-// the exact form is -inf: the forward pass then takes `score_exact`. Gradients need no such care:
-// an infinite input makes its rows' gradients NaN in any form. Scores are in base 2.
+// With z = x_src + x_dst, lin = (1 + slope) / 2 and mag = (1 - slope) / 2,
+//     leaky_relu(z) = lin * z + mag * |z|        for any slope, without a branch.
+// The part lin * <att, x_dst> is the same for all edges of a row, so the softmax does not see it
+// and it is left out of the score: what remains is lin * <att, x_src> + mag * <att, |z|>. The first
+// term belongs to the source alone, and so does its gradient towards att.
+// At z = -inf this form is NaN where the exact one is -inf: the forward pass then takes
+// `score_exact`. Gradients need no such care: an infinite input makes its rows' gradients NaN in
+// any form. Scores are in base 2: log2(e) is in lin and mag.
 #pragma once
 #include "common.cuh"
 
@@ -42,30 +46,36 @@ template <class S> struct GATv2 {
         }
     };
 
-    // This lane's share of the base-2 logit.
-    static __device__ __forceinline__ float score(const Params& p, const Src& src, const Dst& dst) {
-        float x[K], r[K], plain = 0.f, absolute = 0.f;
+    // This lane's share of lin * <att, x_src>.
+    static __device__ __forceinline__ float source_score(const Params& p, const Src& src) {
+        float x[K], plain = 0.f;
+        src.x.unpack(x);
+        #pragma unroll
+        for (int i = 0; i < K; i++) plain = fmaf(p.att[i], x[i], plain);
+        return p.lin * plain;
+    }
+    // This lane's share of the base-2 logit, given that of source_score.
+    static __device__ __forceinline__ float score(
+        const Params& p, const Src& src, const Dst& dst, float source) {
+        float x[K], r[K], absolute = 0.f;
         src.x.unpack(x);
         dst.x.unpack(r);
         #pragma unroll
-        for (int i = 0; i < K; i++) {
-            const float z = x[i] + r[i];
-            plain = fmaf(p.att[i], z, plain);
-            absolute = fmaf(p.att[i], fabsf(z), absolute);
-        }
-        return fmaf(p.lin, plain, p.mag * absolute);
+        for (int i = 0; i < K; i++) absolute = fmaf(p.att[i], fabsf(x[i] + r[i]), absolute);
+        return fmaf(p.mag, absolute, source);
     }
     static __device__ __forceinline__ float score_exact(
         const Params& p, const Src& src, const Dst& dst) {
-        float x[K], r[K], s = 0.f;
+        float x[K], r[K], whole = 0.f, row = 0.f;
         src.x.unpack(x);
         dst.x.unpack(r);
         #pragma unroll
         for (int i = 0; i < K; i++) {
             const float z = x[i] + r[i];
-            s = fmaf(p.att[i], z > 0.f ? z : p.slope * z, s);
+            whole = fmaf(p.att[i], z > 0.f ? z : p.slope * z, whole);
+            row = fmaf(p.att[i], r[i], row);
         }
-        return s * LOG2E;
+        return LOG2E * whole - p.lin * row;
     }
 
     static __device__ __forceinline__ void value(const Src& src, float (&v)[K]) { src.x.unpack(v); }
@@ -84,15 +94,12 @@ template <class S> struct GATv2 {
                 g[i] = p.att[i] * fmaf(1.f - p.slope, positive[i], p.slope * total);
         }
     };
-    // d logit / d att = leaky_relu(z), accumulated as ds * z and ds * |z|.
+    // d score / d att = mag * |z|, accumulated over edges; lin * x_src is added by source.
     struct ParamGrad {
-        float plain[K], absolute[K];
+        float sum[K];
         __device__ __forceinline__ void clear() {
             #pragma unroll
-            for (int i = 0; i < K; i++) plain[i] = absolute[i] = 0.f;
-        }
-        __device__ __forceinline__ float finish(const Params& p, int i) const {
-            return 0.5f * fmaf(1.f + p.slope, plain[i], (1.f - p.slope) * absolute[i]);
+            for (int i = 0; i < K; i++) sum[i] = 0.f;
         }
     };
     // The source is the value as well: its gradient has a second term, alpha * grad_out.
@@ -121,8 +128,7 @@ template <class S> struct GATv2 {
         #pragma unroll
         for (int i = 0; i < K; i++) {
             const float z = x[i] + r[i];
-            param.plain[i] = fmaf(ds, z, param.plain[i]);
-            param.absolute[i] = fmaf(ds, fabsf(z), param.absolute[i]);
+            param.sum[i] = fmaf(ds, fabsf(z), param.sum[i]);
             if (z > 0.f) grad.positive[i] += ds;
         }
     }
@@ -138,6 +144,24 @@ template <class S> struct GATv2 {
             grad.value[i] = fmaf(alpha, grad_out[i], grad.value[i]);
             if (x[i] + r[i] > 0.f) grad.score.positive[i] += ds;
         }
+    }
+
+    // Parameter gradients in natural units: by destination the sums over edges, by source what the
+    // total gradient of a source's logits gives.
+    static __device__ __forceinline__ void finish_param_dst(const Params& p, ParamGrad& param) {
+        #pragma unroll
+        for (int i = 0; i < K; i++) param.sum[i] *= 0.5f * (1.f - p.slope);
+    }
+    static __device__ __forceinline__ void add_param_src(
+        const Src& src, const SrcGrad& grad, ParamGrad& param) {
+        float x[K];
+        src.x.unpack(x);
+        #pragma unroll
+        for (int i = 0; i < K; i++) param.sum[i] = fmaf(grad.score.total, x[i], param.sum[i]);
+    }
+    static __device__ __forceinline__ void finish_param_src(const Params& p, ParamGrad& param) {
+        #pragma unroll
+        for (int i = 0; i < K; i++) param.sum[i] *= 0.5f * (1.f + p.slope);
     }
 };
 

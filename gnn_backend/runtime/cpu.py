@@ -7,12 +7,10 @@ every run and with every number of threads.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,15 +20,17 @@ from gnn_backend.runtime import cpu_module, cpu_threads
 
 if TYPE_CHECKING:
     from gnn_backend.graph import Graph
+    from gnn_backend.graph.graph import CSR
     from gnn_backend.ops.functors import Functor
 
-BLOCK_WORK = 1 << 17  # features (edges x heads x width) a block should at least hold
+BLOCK_WORK = 1 << 17  # features (edges x heads x width) that a block should at least hold
 MAX_BLOCKS = 256
-PARTIAL_BYTES = 4 << 20  # all partial rows together
+PARTIAL_BYTES = 4 << 20  # of all partial rows together
+MAX_SCALARS = 4
 
 
 class _Call:
-    """Operands of one call as flat arrays, in the order that the kernels take them."""
+    """One call: its operands as the kernels read them, and the launches."""
 
     def __init__(
         self,
@@ -38,62 +38,102 @@ class _Call:
         graph: Graph,
         operands: Mapping[str, Tensor],
         scalars: Mapping[str, float],
+        needs: frozenset[str] = frozenset(),
     ) -> None:
         self.graph = graph
-        self.parallel = cpu_threads.parallel_available()
-        self.module = cpu_module.load(cpu_module.functor_path(functor.name), self.parallel)
-        module = self.module
-        value = operands[module.VALUE]
-        self.dtype = torch.float64 if value.dtype == torch.float64 else torch.float32
+        self.functor = cpu_module.functor_path(functor.name)
+        first = operands[functor.operands[0]]
+        self.real = torch.float64 if first.dtype == torch.float64 else torch.float32
         for name, tensor in operands.items():
-            if tensor.dtype != value.dtype:
-                raise invalid(name, "mixed dtypes", tensor.dtype, f"{value.dtype}")
-        self.heads, self.width = value.shape[1], value.shape[2]
-        self.key_width = operands[module.KEY].shape[2]
+            if tensor.dtype != first.dtype:
+                raise invalid(name, "mixed dtypes", tensor.dtype, f"{first.dtype}")
+        self.module = module = self.variant()
+        gradients = {name for name, role in _roles(module).items() if role in needs}
+        if module.VALUE_IS_KEY and "grad_value" in gradients:
+            gradients.add("grad_key")  # a scratch row a block
+        self.gradients = frozenset(gradients)
+        value, key = operands[module.VALUE], operands[module.KEY]
+        self.heads, self.width = value.shape[1:]
+        self.key_width = key.shape[2]
         self.features = self.heads * self.key_width
         self.outputs = self.heads * self.width
-        self.key = self.flat(operands[module.KEY])
-        self.query = self.flat(operands[module.QUERY])
-        self.value = self.key if module.VALUE_IS_KEY else self.flat(value)
-        self.param = (
-            self.flat(operands[module.PARAM])
-            if module.PARAM
-            else self.flat(torch.zeros(self.features, dtype=self.dtype))
-        )
-        number = self.key.dtype.type
-        self.scalars = tuple(number(scalars[s]) for s in functor.scalars) or (number(0),)
+        numbers = torch.zeros(MAX_SCALARS, dtype=self.real)
+        for index, name in enumerate(functor.scalars):
+            numbers[index] = scalars[name]
+        no_param = torch.zeros(self.features if module.PARAM is None else 0)
+        # Everything whose address is handed over, kept alive by this object.
+        self.tensors = {
+            "key": self.dense(key),
+            "query": self.dense(operands[module.QUERY]),
+            "value": self.dense(value),
+            "param": self.dense(operands.get(module.PARAM, no_param)),
+            "scalars": numbers,
+        }
         work = (graph.num_edges + max(graph.num_src, graph.num_dst)) * self.outputs
-        limit = PARTIAL_BYTES // (3 * max(self.features, self.outputs, 1) * self.key.itemsize)
-        self.blocks = max(1, min(work // BLOCK_WORK, MAX_BLOCKS, max(limit, 16)))
+        row = max(self.features, self.outputs) * numbers.element_size()
+        limit = max(16, PARTIAL_BYTES // (3 * row)) if row else 1
+        self.blocks = max(1, min(work // BLOCK_WORK, MAX_BLOCKS, limit))
 
-    def flat(self, tensor: Tensor) -> Any:
-        """The tensor as a flat contiguous array of the computing type."""
-        return tensor.detach().to(self.dtype).contiguous().view(-1).numpy()
+    def variant(self, gradients: frozenset[str] = frozenset()) -> ModuleType:
+        indptr = self.graph.by_dst.indptr
+        variant = cpu_module.Variant(self.real, indptr.dtype, gradients)
+        return cpu_module.softmax_module(self.functor, variant)
+
+    def dense(self, tensor: Tensor) -> Tensor:
+        """The tensor in the computing type, contiguous."""
+        return tensor.detach().to(self.real).contiguous()
 
     def empty(self, *shape: int) -> Tensor:
-        return torch.empty(shape, dtype=self.dtype)
+        return torch.empty(shape, dtype=self.real)
 
-    def scratch(self, count: int) -> Any:
-        return np.empty(count, self.key.dtype)
+    def slots(self, features: int) -> Tensor:
+        """Two partial rows a block; one block has none."""
+        return self.empty(2 * self.blocks if self.blocks > 1 else 0, features)
 
-    def slot_rows(self) -> Any:
-        return np.empty(2 * self.blocks, np.int64)
+    def launch(self, name: str, csr: CSR, rows: int, **tensors: Tensor) -> None:
+        """Run a kernel over all blocks, and the one that adds their partial rows."""
+        module = self.variant(self.gradients & set(tensors))
+        # Blocks write to their own cache lines.
+        stride = -(-(4 * module.EDGES + 2 * self.heads) // 16) * 16
+        held = {
+            **self.tensors,
+            **tensors,
+            "indptr": csr.indptr,
+            "indices": csr.indices,
+            "slot_row": torch.empty(2 * self.blocks, dtype=torch.int64),
+            "buffers": self.empty(self.blocks, stride),
+        }
+        numbers = {
+            "rows": rows,
+            "edges": self.graph.num_edges,
+            "heads": self.heads,
+            "key_width": self.key_width,
+            "width": self.width,
+            "blocks": self.blocks,
+            "buffer_stride": stride,
+        }
+        values = {key: tensor.data_ptr() for key, tensor in held.items()} | numbers
+        order = module.Arguments._fields
+        block = torch.tensor([values.get(field, 0) for field in order], dtype=torch.int64)
+        self.run(module, name, self.blocks, block.data_ptr())
+        merge = f"merge_{name}"
+        if self.blocks > 1 and hasattr(module, merge):
+            self.run(module, merge, 1, block.data_ptr())
 
-    def size(self, rows: int) -> tuple[int, int, int, int]:
-        return rows, self.heads, self.key_width, self.width
-
-    def launch(self, name: str, *args: Any) -> None:
-        """Run a kernel of the module on torch's number of threads."""
-        kernel = getattr(self.module, name)
-        args = (self.blocks, *args)
-        cpu_module.ensure_compiled(kernel, args)
+    @staticmethod
+    def run(module: ModuleType, name: str, blocks: int, arguments: int) -> None:
+        kernel = cpu_module.kernel_address(module, name)
         count_launch("numba", name)
-        with cpu_threads.torch_threads() if self.parallel else contextlib.nullcontext():
-            kernel(*args)
+        cpu_threads.run(kernel, blocks, arguments)
 
 
-def _csr(csr: Any) -> tuple[Any, Any]:
-    return csr.indptr.numpy(), csr.indices.numpy()
+def _roles(module: ModuleType) -> dict[str, str]:
+    return {
+        "grad_query": module.QUERY,
+        "grad_param": module.PARAM,
+        "grad_key": module.VALUE if module.VALUE_IS_KEY else module.KEY,
+        "grad_value": module.VALUE,
+    }
 
 
 def softmax_forward(
@@ -133,24 +173,14 @@ def softmax_forward(
     out, lse = call.empty(rows, call.heads, call.width), call.empty(rows, call.heads)
     if graph.num_edges == 0 or out.numel() == 0:
         return out.zero_().to(dtype), lse.fill_(-torch.inf)
-    slots = 2 * call.blocks
     call.launch(
         "forward",
-        *_csr(graph.by_dst),
-        call.key,
-        call.query,
-        call.param,
-        call.value,
-        call.scalars,
-        out.view(-1).numpy(),
-        lse.view(-1).numpy(),
-        (
-            call.scratch(slots * call.outputs),
-            call.scratch(slots * call.heads * 2),
-            call.slot_rows(),
-        ),
-        call.scratch(call.blocks * (2 * call.module.EDGES + 2 * call.heads)),
-        call.size(rows),
+        graph.by_dst,
+        rows,
+        out=out,
+        lse=lse,
+        slot_sums=call.slots(call.outputs),
+        slot_more=call.slots(2 * call.heads),
     )
     return out.to(dtype), lse
 
@@ -181,95 +211,68 @@ def softmax_backward(
     -------
     dict of str to Tensor
         A gradient in the shape and dtype of each operand in ``needs``.
+
+    Raises
+    ------
+    InvalidArgument
+        An unknown name in ``needs``, or operands of different dtypes.
+    KernelCompileError
+        A kernel does not compile, or the cache folder cannot be written.
     """
     unknown = needs - set(operands)
     if unknown:
         raise invalid("needs", "unknown operands", sorted(unknown), f"names of {sorted(operands)}")
-    call = _Call(functor, graph, operands, scalars)
+    call = _Call(functor, graph, operands, scalars, needs)
     if graph.num_edges == 0 or out.numel() == 0 or not needs:
         return {name: torch.zeros_like(operands[name]) for name in sorted(needs)}
-    grad = call.flat(grad_out)
-    stats = call.scratch(graph.num_dst * call.heads * 2)
-    call.launch("delta", call.flat(out), grad, call.flat(lse), stats, call.size(graph.num_dst))
+    call.tensors |= {"out": call.dense(out), "lse": call.dense(lse)}
+    call.tensors |= {"grad_out": call.dense(grad_out)}
+    call.tensors |= {"stats": call.empty(graph.num_dst, call.heads, 2)}
+    call.launch("stats", graph.by_dst, graph.num_dst)
     module = call.module
     gradients: dict[str, Tensor] = {}
     if needs & {module.QUERY, module.PARAM}:
-        gradients |= _backward_dst(call, module, needs, grad, stats)
+        gradients |= _backward_dst(call, needs)
     if needs & {module.KEY, module.VALUE}:
-        gradients |= _backward_src(call, module, needs, grad, stats)
+        gradients |= _backward_src(call, needs)
     return {
         name: gradient.view(operands[name].shape).to(operands[name].dtype)
         for name, gradient in gradients.items()
     }
 
 
-def _backward_dst(
-    call: _Call, module: ModuleType, needs: frozenset[str], grad: Any, stats: Any
-) -> dict[str, Tensor]:
-    graph, gradients = call.graph, {}
-    query = param = None
+def _backward_dst(call: _Call, needs: frozenset[str]) -> dict[str, Tensor]:
+    module, rows = call.module, call.graph.num_dst
+    targets: dict[str, Tensor] = {}
     if module.QUERY in needs:
-        gradients[module.QUERY] = call.empty(graph.num_dst, call.features)
-        query = gradients[module.QUERY].view(-1).numpy()
+        targets["grad_query"] = call.empty(rows, call.features)
+        targets["slot_sums"] = call.slots(call.features)
     if module.PARAM in needs:
-        blocks = call.empty(call.blocks, call.features)
-        gradients[module.PARAM] = blocks[0]
-        param = blocks.view(-1).numpy()
-    call.launch(
-        "backward_dst",
-        *_csr(graph.by_dst),
-        call.key,
-        call.query,
-        call.param,
-        call.value,
-        call.scalars,
-        grad,
-        stats,
-        query,
-        param,
-        (
-            None if query is None else call.scratch(2 * call.blocks * call.features),
-            call.slot_rows(),
-        ),
-        call.scratch(call.blocks * 2 * module.EDGES),
-        call.size(graph.num_dst),
-    )
-    if param is not None:
-        gradients[module.PARAM] = gradients[module.PARAM].clone()
+        targets["grad_param"] = call.empty(call.blocks, call.features)
+    call.launch("backward_dst", call.graph.by_dst, rows, **targets)
+    gradients = {}
+    if module.QUERY in needs:
+        gradients[module.QUERY] = targets["grad_query"]
+    if module.PARAM in needs:
+        gradients[module.PARAM] = targets["grad_param"][0].clone()
     return gradients
 
 
-def _backward_src(
-    call: _Call, module: ModuleType, needs: frozenset[str], grad: Any, stats: Any
-) -> dict[str, Tensor]:
-    graph, gradients = call.graph, {}
-    slots = 2 * call.blocks
-    key = value = slot_key = slot_value = None
-    if module.VALUE_IS_KEY:
-        key = call.scratch(call.blocks * call.features)
-    elif module.KEY in needs:
-        gradients[module.KEY] = call.empty(graph.num_src, call.features)
-        key = gradients[module.KEY].view(-1).numpy()
-    if key is not None:
-        slot_key = call.scratch(slots * call.features)
+def _backward_src(call: _Call, needs: frozenset[str]) -> dict[str, Tensor]:
+    module, rows = call.module, call.graph.num_src
+    targets: dict[str, Tensor] = {}
     if module.VALUE in needs:
-        gradients[module.VALUE] = call.empty(graph.num_src, call.outputs)
-        value = gradients[module.VALUE].view(-1).numpy()
-        slot_value = call.scratch(slots * call.outputs)
-    call.launch(
-        "backward_src",
-        *_csr(graph.by_src),
-        call.key,
-        call.query,
-        call.param,
-        call.value,
-        call.scalars,
-        grad,
-        stats,
-        key,
-        value,
-        (slot_key, slot_value, call.slot_rows()),
-        call.scratch(call.blocks * 2 * module.EDGES),
-        call.size(graph.num_src),
-    )
+        targets["grad_value"] = call.empty(rows, call.outputs)
+        targets["slot_sums"] = call.slots(call.outputs)
+    if module.VALUE_IS_KEY:
+        targets["grad_key"] = call.empty(call.blocks, call.features)
+    elif module.KEY in needs:
+        targets["grad_key"] = call.empty(rows, call.features)
+        targets["slot_more"] = call.slots(call.features)
+    call.launch("backward_src", call.graph.by_src, rows, **targets)
+    gradients = {}
+    if module.VALUE in needs:
+        gradients[module.VALUE] = targets["grad_value"]
+    if not module.VALUE_IS_KEY and module.KEY in needs:
+        gradients[module.KEY] = targets["grad_key"]
     return gradients

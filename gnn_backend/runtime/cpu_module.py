@@ -3,6 +3,8 @@
 Numba's disk cache never hits for a functor that is passed as an argument, and is stale after an
 edit of one that is imported. So the text of the templates and of the functor goes into one file
 whose name holds the hash of all that decides its meaning; a file is never changed once written.
+Kernels are C functions (block, address of the arguments): a kernel is compiled once, without the
+threads around it, and one tiny parallel loop (``launch.py``) serves them all.
 """
 
 from __future__ import annotations
@@ -11,35 +13,72 @@ import ast
 import hashlib
 import importlib.util
 import os
+import re
 import sys
 import tempfile
 import threading
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numba
+import torch
 from filelock import FileLock
+from numba import types
 
 from gnn_backend.config import config
 from gnn_backend.errors import KernelCompileError
-from gnn_backend.runtime import cpu_vector
-from gnn_backend.runtime.numba_templates import common
+from gnn_backend.runtime import cpu_memory, cpu_vector
 
-TEMPLATES = Path(common.__file__).parent
+TEMPLATES = Path(__file__).parent / "numba_templates"
+FUNCTOR = "functor"
 SOFTMAX = (
     "common.py",
-    "FUNCTOR",
+    FUNCTOR,
     "softmax_logits.py",
     "softmax_stats.py",
     "softmax_forward.py",
     "softmax_backward_dst.py",
     "softmax_backward_src.py",
 )
+_NAMES = {
+    torch.float32: "float32",
+    torch.float64: "float64",
+    torch.int32: "int32",
+    torch.int64: "int64",
+}
+_VARIANT = re.compile(r"# variant: .*?# end of variant\n", re.DOTALL)
 
 _lock = threading.RLock()
-_modules: dict[tuple[str, Path, bool], ModuleType] = {}
-_compiled: set[tuple[str, Any]] = set()
+_modules: dict[tuple[Any, Path], ModuleType] = {}
+_kernels: dict[tuple[str, str], Any] = {}  # they own the machine code
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What is fixed when a traversal is compiled.
+
+    Attributes
+    ----------
+    real : torch.dtype
+        What is computed in: float32 or float64.
+    offset : torch.dtype
+        Of ``indptr``: int32 or int64.
+    gradients : frozenset of str
+        Which of grad_query, grad_param, grad_key, grad_value a backward computes.
+    """
+
+    real: torch.dtype
+    offset: torch.dtype
+    gradients: frozenset[str] = frozenset()
+
+    def text(self) -> str:
+        """The lines of ``common.py`` that this variant replaces."""
+        lines = [f"REAL = types.{_NAMES[self.real]}", f"OFFSET = types.{_NAMES[self.offset]}"]
+        for name in ("grad_query", "grad_param", "grad_key", "grad_value"):
+            lines.append(f"{name.upper()} = {'REAL' if name in self.gradients else None}")
+        return "\n".join(lines) + "\n"
 
 
 def functor_path(name: str) -> Path:
@@ -59,18 +98,16 @@ def _without_template_imports(text: str) -> str:
     return "".join(lines)
 
 
-def compose(functor: Path, parallel: bool = True, templates: tuple[str, ...] = SOFTMAX) -> str:
+def compose(functor: Path, variant: Variant, templates: tuple[str, ...] = SOFTMAX) -> str:
     """The text of the module of a traversal for one functor."""
-    parts = [functor if t == "FUNCTOR" else TEMPLATES / t for t in templates]
-    texts = [_without_template_imports(part.read_text()) for part in parts]
-    texts[0] = texts[0].replace("PARALLEL = True", f"PARALLEL = {parallel}")
-    return "\n\n".join(texts)
+    parts = [functor if name == FUNCTOR else TEMPLATES / name for name in templates]
+    texts = [_without_template_imports(part.read_text(encoding="utf-8")) for part in parts]
+    return _VARIANT.sub(variant.text(), "\n\n".join(texts))
 
 
 def _write_once(text: str, stem: str) -> Path:
-    vector = Path(cpu_vector.__file__).read_text()
-    meaning = f"{text}\n{vector}\n{cpu_vector.VECTOR_BYTES}"
-    digest = hashlib.sha256(meaning.encode()).hexdigest()[:16]
+    libraries = [Path(m.__file__ or "").read_text() for m in (cpu_memory, cpu_vector)]
+    digest = hashlib.sha256("\n".join([text, *libraries]).encode()).hexdigest()[:16]
     folder = config.cache_dir / "numba"
     path = folder / f"{stem}_{digest}.py"
     if path.exists():
@@ -80,7 +117,7 @@ def _write_once(text: str, stem: str) -> Path:
         with FileLock(str(folder / "write.lock")):
             if not path.exists():
                 handle, temporary = tempfile.mkstemp(dir=folder, suffix=".tmp")
-                with os.fdopen(handle, "w") as file:
+                with os.fdopen(handle, "w", encoding="utf-8") as file:
                     file.write(text)
                 Path(temporary).replace(path)
     except OSError as error:
@@ -91,53 +128,67 @@ def _write_once(text: str, stem: str) -> Path:
     return path
 
 
-def load(functor: Path, parallel: bool = True) -> ModuleType:
-    """Import the softmax traversal of a functor, writing its file first where it is missing.
+def _import(text: str, stem: str, key: Any) -> ModuleType:
+    path = _write_once(text, stem)
+    name = f"gnn_backend_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    _modules[key, config.cache_dir] = module
+    return module
 
-    Parameters
-    ----------
-    functor : Path
-        File with the functor's Numba source, see ``functor_path``.
-    parallel : bool
-        Whether blocks run on several threads.
+
+def softmax_module(functor: Path, variant: Variant) -> ModuleType:
+    """Import the softmax traversal of a functor, writing its file first where it is missing.
 
     Raises
     ------
     KernelCompileError
         The cache folder cannot be written.
     """
-    key = (str(functor), config.cache_dir, parallel)
-    module = _modules.get(key)
+    key = (str(functor), variant)
+    module = _modules.get((key, config.cache_dir))
     if module is None:
         with _lock:
-            path = _write_once(compose(functor, parallel), f"softmax_{functor.stem}")
-            name = f"gnn_backend_{path.stem}"
-            spec = importlib.util.spec_from_file_location(name, path)
-            assert spec is not None and spec.loader is not None
-            module = importlib.util.module_from_spec(spec)
-            sys.modules[name] = module
-            spec.loader.exec_module(module)
-            _modules[key] = module
+            module = _import(compose(functor, variant), f"softmax_{functor.stem}", key)
     return module
 
 
-def ensure_compiled(kernel: Any, args: tuple[Any, ...]) -> None:
-    """Compile a kernel for these arguments, or load it from disk; one process at a time.
+def kernel_address(module: ModuleType, name: str) -> int:
+    """Address of a kernel of a module: loaded from disk, or compiled; one process at a time.
 
     Raises
     ------
     KernelCompileError
         The kernel does not compile; Numba's message is in ``log``.
     """
-    types = tuple(numba.typeof(a) for a in args)
-    key = (kernel.py_func.__module__ + kernel.py_func.__name__, types)
-    if key in _compiled:
-        return
-    with _lock, FileLock(str(Path(kernel.py_func.__code__.co_filename).with_suffix(".lock"))):
-        try:
-            kernel.compile(types)
-        except numba.errors.NumbaError as error:
-            raise KernelCompileError(
-                f"the CPU kernel {kernel.py_func.__name__} does not compile", str(error)
-            ) from error
-        _compiled.add(key)
+    key = (module.__name__, name)
+    kernel = _kernels.get(key)
+    if kernel is None:
+        signature = types.void(types.int64, types.int64)
+        with _lock, FileLock(str(Path(module.__file__ or "").with_suffix(".lock"))):
+            try:
+                options = {"cache": True, "nopython": True, "fastmath": module.FLAGS}
+                kernel = numba.cfunc(signature, **options)(getattr(module, name))
+            except numba.errors.NumbaError as error:
+                raise KernelCompileError(
+                    f"the CPU kernel {name} does not compile", str(error)
+                ) from error
+        _kernels[key] = kernel
+    return int(kernel.address)
+
+
+def run_blocks(parallel: bool) -> Any:
+    """The compiled loop over blocks: (kernel address, number of blocks, arguments' address)."""
+    key = ("launch", parallel)
+    module = _modules.get((key, config.cache_dir))
+    name = "run_parallel" if parallel else "run_serial"
+    if module is None:
+        with _lock:
+            text = (TEMPLATES / "launch.py").read_text(encoding="utf-8")
+            module = _import(text, "launch", key)
+            with FileLock(str(Path(module.__file__ or "").with_suffix(".lock"))):
+                getattr(module, name).compile((types.int64,) * 3)
+    return getattr(module, name)

@@ -10,18 +10,23 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import importlib
 import importlib.metadata
 import os
 import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numba
 import torch
 from numba.np.ufunc import parallel
 
+from gnn_backend.runtime import cpu_module
+
 _lock = threading.Lock()
+_settings: Any = numba.config  # its attributes are set at run time
 _fork_lost_pool = False
 
 
@@ -48,16 +53,16 @@ def _load_tbb() -> bool:
 def _start_tbb() -> bool:
     with _lock:
         if not parallel._is_initialized:
-            chosen = str(numba.config.THREADING_LAYER).lower()
+            chosen = str(_settings.THREADING_LAYER).lower()
             if chosen not in ("default", "tbb", "safe", "threadsafe", "forksafe"):
                 return False
-            if chosen == "default" and numba.config.THREADING_LAYER_PRIORITY[0] != "tbb":
+            if chosen == "default" and _settings.THREADING_LAYER_PRIORITY[0] != "tbb":
                 return False
             if not _load_tbb():
                 return False
             try:
                 parallel._check_tbb_version_compatible()
-                from numba.np.ufunc import tbbpool  # noqa: F401
+                importlib.import_module("numba.np.ufunc.tbbpool")
             except ImportError:
                 return False
             numba.get_num_threads()  # starts the layer
@@ -95,20 +100,22 @@ if hasattr(os, "register_at_fork"):
     )
 
 
-@contextlib.contextmanager
-def torch_threads() -> Iterator[None]:
-    """Run kernels of this thread on as many threads as torch would use.
+def run(kernel: int, blocks: int, arguments: int) -> None:
+    """Run the kernel at an address over all blocks, on as many threads as torch would use.
 
     Numba's thread count belongs to the calling thread, so concurrent callers do not disturb
     each other; it is put back at the end.
     """
-    before = numba.get_num_threads()
-    chunk = numba.get_parallel_chunksize()
-    limit = int(getattr(numba.config, "NUMBA_NUM_THREADS"))  # noqa: B009, set at run time
-    numba.set_num_threads(max(1, min(torch.get_num_threads(), limit)))
-    numba.set_parallel_chunksize(1)  # blocks are handed out one by one: no idle thread at the end
+    threads = min(torch.get_num_threads(), blocks)
+    if threads == 1 or not parallel_available():
+        cpu_module.run_blocks(parallel=False)(kernel, blocks, arguments)
+        return
+    loop = cpu_module.run_blocks(parallel=True)
+    before, chunk = numba.get_num_threads(), numba.get_parallel_chunksize()
+    numba.set_num_threads(min(threads, _settings.NUMBA_NUM_THREADS))
+    numba.set_parallel_chunksize(1)  # blocks are handed out one by one, none waits behind another
     try:
-        yield
+        loop(kernel, blocks, arguments)
     finally:
         numba.set_num_threads(before)
         numba.set_parallel_chunksize(chunk)

@@ -1,9 +1,10 @@
-"""What every Numba traversal shares: the partition into blocks, tiles of features, row sums.
+"""What every Numba traversal shares: arguments, the partition into blocks, tiles of features.
 
-Rows are cut into blocks of equal cost by position on the merge path of edges and rows, so a
-block may begin and end inside a row. What a block computes for a row it does not hold wholly
-goes to one of its two partial slots, and a fixed-order pass adds the slots of each row. Blocks
-depend on the graph's size alone: results do not depend on the number of threads.
+A kernel is a C function (block, address of the arguments). Rows are cut into blocks of equal
+cost by position on the merge path of edges and rows, so a block may begin and end inside a row.
+What a block computes for a row it does not hold wholly goes to one of its two partial slots, and
+a fixed-order pass adds the slots of each row. Blocks depend on the graph's size alone: results
+do not depend on the number of threads.
 
 A tile function takes (at, like, mask, ...): the first feature, a vector whose type gives the
 width, and the active lanes (None: all of them).
@@ -11,26 +12,68 @@ width, and the active lanes (None: all of them).
 
 # mypy: disable-error-code=no-untyped-def
 
-import numpy as np
-from numba import njit
+from collections import namedtuple
 
-from gnn_backend.runtime.cpu_vector import (
-    first_lanes,
-    get,
-    lanes,
-    load,
-    narrow_zero,
-    put,
-    shift,
-    store,
-    wide_zero,
+import numpy as np
+from numba import njit, types
+
+from gnn_backend.runtime.cpu_memory import field, get, load, prefetch, put, shift, store
+from gnn_backend.runtime.cpu_vector import first_lanes, lanes, narrow_zero, wide_zero
+
+# variant: replaced when composed
+REAL = types.float32  # what is computed in
+OFFSET = types.int32  # of indptr
+GRAD_QUERY = GRAD_PARAM = GRAD_KEY = GRAD_VALUE = types.float32  # None: not needed
+# end of variant
+
+NEIGHBOR = types.int32
+SLOT_ROW = types.int64
+INTEGER = 0
+FLAGS = {"contract", "nsz", "arcp", "afn"}  # never nnan or ninf; no reassoc: the order is ours
+AHEAD = 8  # neighbours between the one in use and the one being fetched into the cache
+inline = njit(forceinline=True, fastmath=FLAGS)
+
+Arguments = namedtuple(
+    "Arguments",
+    "indptr indices key query param value grad_out stats out lse "
+    "grad_query grad_param grad_key grad_value "
+    "slot_sums slot_more slot_row buffers scalars "
+    "rows edges heads key_width width blocks buffer_stride",
 )
 
-FLAGS = {"contract", "nsz", "arcp", "afn"}  # never nnan or ninf; no reassoc: the order is ours
-inline = njit(forceinline=True, fastmath=FLAGS)
-block_function = njit(nogil=True, fastmath=FLAGS)
-PARALLEL = True
-entry = njit(parallel=PARALLEL, cache=True, nogil=True, fastmath=FLAGS)
+
+@inline
+def arguments(address):
+    """Read the arguments of a kernel, in the order of ``Arguments``."""
+    scalars = field(address, 18, REAL)
+    return Arguments(
+        field(address, 0, OFFSET),
+        field(address, 1, NEIGHBOR),
+        field(address, 2, REAL),
+        field(address, 3, REAL),
+        field(address, 4, REAL),
+        field(address, 5, REAL),
+        field(address, 6, REAL),
+        field(address, 7, REAL),
+        field(address, 8, REAL),
+        field(address, 9, REAL),
+        field(address, 10, GRAD_QUERY),
+        field(address, 11, GRAD_PARAM),
+        field(address, 12, GRAD_KEY),
+        field(address, 13, GRAD_VALUE),
+        field(address, 14, REAL),
+        field(address, 15, REAL),
+        field(address, 16, SLOT_ROW),
+        field(address, 17, REAL),
+        (get(scalars, 0), get(scalars, 1), get(scalars, 2), get(scalars, 3)),
+        field(address, 19, INTEGER),
+        field(address, 20, INTEGER),
+        field(address, 21, INTEGER),
+        field(address, 22, INTEGER),
+        field(address, 23, INTEGER),
+        field(address, 24, INTEGER),
+        field(address, 25, INTEGER),
+    )
 
 
 # ------------------------------------------------------------------ partition
@@ -50,30 +93,58 @@ def path_point(indptr, rows, diagonal):
 
 
 @inline
-def block_bounds(block, blocks, indptr, rows):
+def block_bounds(block, a):
     """(first row, first edge, last row, end edge) of a block."""
-    length = rows + np.int64(get(indptr, rows))
-    start, stop = length * block // blocks, length * (block + 1) // blocks
-    first, last = path_point(indptr, rows, start), path_point(indptr, rows, stop)
+    length = a.rows + a.edges
+    start, stop = length * block // a.blocks, length * (block + 1) // a.blocks
+    first, last = path_point(a.indptr, a.rows, start), path_point(a.indptr, a.rows, stop)
     return first, start - first, last, stop - last
 
 
 @inline
-def row_edges(row, indptr, bounds):
+def row_edges(row, bounds, a):
     """(begin, end, whole) of the edges of a row inside a block."""
     first, first_edge, last, end_edge = bounds
-    begin, end = np.int64(get(indptr, row)), np.int64(get(indptr, row + 1))
+    begin, end = np.int64(get(a.indptr, row)), np.int64(get(a.indptr, row + 1))
     whole = (row > first or first_edge == begin) and row < last
     return max(begin, first_edge), min(end, end_edge), whole
 
 
-# ------------------------------------------------------------------ tiles of features
+@inline
+def clear_slots(block, a):
+    put(a.slot_row, 2 * block, -1)
+    put(a.slot_row, 2 * block + 1, -1)
 
 
 @inline
-def for_tiles(body, width, sample, args):
+def slot_target(slots, offset, target):
+    """The partial row at ``offset`` instead of the row itself; None if that is not needed."""
+    if target is None:
+        return target
+    return shift(slots, offset)
+
+
+@inline
+def add_slots(a, slot_sums, target, features):
+    """Sum the partial rows of each row in the order of its edges."""
+    before = np.int64(-1)
+    for slot in range(2 * a.blocks):
+        row = get(a.slot_row, slot)
+        if row >= 0:
+            sums = shift(target, row * features)
+            if row != before:
+                clear(sums, features)
+            add_scaled(sums, features, shift(slot_sums, slot * features), 1.0)
+            before = row
+
+
+# ------------------------------------------------------------------ features
+
+
+@inline
+def for_tiles(body, width, args):
     """Call a tile function over ``width`` features: wide tiles, then narrow masked ones."""
-    wide, narrow = wide_zero(sample), narrow_zero(sample)
+    wide, narrow = wide_zero(REAL), narrow_zero(REAL)
     at = np.int64(0)
     while at + lanes(wide) <= width:
         body(at, wide, None, *args)
@@ -102,23 +173,21 @@ def add_scaled(row, n, other, factor):
 
 
 @inline
-def weighted_sum_tile(at, like, mask, row, weights, n, indices, table, stride):
-    """row += sum_k weights[k] * table[indices[k]]."""
-    sums = load(row, at, like, mask)
-    for k in range(n):
-        sums += load(table, np.int64(get(indices, k)) * stride + at, like, mask) * get(weights, k)
-    store(row, at, sums, mask)
+def neighbor(nbrs, k, stride):
+    """Where the row of neighbour ``k`` begins in a table."""
+    return np.int64(get(nbrs, k)) * stride
 
 
 @inline
-def add_slots(slots, slot_sums, slot_row, target, features):
-    """Sum the partial rows of each row in the order of its edges."""
-    before = np.int64(-1)
-    for slot in range(slots):
-        row = get(slot_row, slot)
-        if row >= 0:
-            sums = shift(target, row * features)
-            if row != before:
-                clear(sums, features)
-            add_scaled(sums, features, shift(slot_sums, slot * features), 1.0)
-            before = row
+def fetch_ahead(table, at, like, nbrs, k, reach, stride):
+    """Ask for the tile that a later neighbour needs; ``reach`` is the last index there is."""
+    prefetch(table, neighbor(nbrs, min(k + AHEAD, reach), stride) + at, like)
+
+
+@inline
+def weighted_sum_tile(at, like, mask, row, weights, n, nbrs, table, stride):
+    """row += sum_k weights[k] * table[neighbour k]."""
+    sums = load(row, at, like, mask)
+    for k in range(n):
+        sums += load(table, neighbor(nbrs, k, stride) + at, like, mask) * get(weights, k)
+    store(row, at, sums, mask)

@@ -2,27 +2,19 @@
 
 # mypy: disable-error-code=no-untyped-def
 
-import numpy as np
-from numba import prange
-
-from gnn_backend.runtime.cpu_vector import (
-    get,
-    load,
-    pointer,
-    put,
-    shift,
-    store,
-)
+from gnn_backend.runtime.cpu_memory import get, load, put, shift, store
 from gnn_backend.runtime.numba_templates.common import (
     add_scaled,
     add_slots,
+    arguments,
     block_bounds,
-    block_function,
     clear,
-    entry,
+    clear_slots,
     for_tiles,
     inline,
+    neighbor,
     row_edges,
+    slot_target,
 )
 from gnn_backend.runtime.numba_templates.gatv2 import (
     VALUE_IS_KEY,
@@ -30,184 +22,87 @@ from gnn_backend.runtime.numba_templates.gatv2 import (
     param_slope,
     query_slope,
 )
-from gnn_backend.runtime.numba_templates.softmax_logits import EDGES, products, softmax_slopes
+from gnn_backend.runtime.numba_templates.softmax_logits import (
+    EDGES,
+    compute_products,
+    softmax_slopes,
+    subtract_own_stats,
+)
 
 
 @inline
-def slopes_by_dst_tile(
-    at, like, mask, weights, n, indices, key, stride, query, param, scalars, grad_query, grad_param
-):
+def slopes_by_dst_tile(at, like, mask, slopes, n, nbrs, stride, operands, targets):
     """Gradient sums of a destination row: towards its query, and towards the parameter."""
+    key, query, param, scalars, _ = operands
+    query_sums, param_sums = targets
     q, a = load(query, at, like, mask), load(param, at, like, mask)
     query_sum, param_sum = like, like
     for k in range(n):
-        x = load(key, np.int64(get(indices, k)) * stride + at, like, mask)
-        weight = get(weights, k)
-        if grad_query is not None:
-            query_sum += query_slope(x, q, a, scalars) * weight
-        if grad_param is not None:
-            param_sum += param_slope(x, q, a, scalars) * weight
-    if grad_query is not None:
-        store(grad_query, at, load(grad_query, at, like, mask) + query_sum, mask)
-    if grad_param is not None:
-        store(grad_param, at, load(grad_param, at, like, mask) + param_sum, mask)
+        x = load(key, neighbor(nbrs, k, stride) + at, like, mask)
+        slope = get(slopes, k)
+        query_sum += query_slope(x, q, a, scalars) * slope
+        param_sum += param_slope(x, q, a, scalars) * slope
+    store(query_sums, at, load(query_sums, at, like, mask) + query_sum, mask)
+    store(param_sums, at, load(param_sums, at, like, mask) + param_sum, mask)
 
 
 @inline
-def finish_query_tile(at, like, mask, row, param, scalars):
-    sums, a = load(row, at, like, mask), load(param, at, like, mask)
-    gradient = finish_query(sums, a, scalars)
-    store(row, at, gradient, mask)
+def finish_query_tile(at, like, mask, sums, param, scalars):
+    gradient = finish_query(load(sums, at, like, mask), load(param, at, like, mask), scalars)
+    store(sums, at, gradient, mask)
 
 
 @inline
-def backward_dst_edges(
-    begin, end, indices, tables, row_tables, scalars, grad_query, grad_param, buffers, sample, shape
-):
+def backward_dst_edges(a, row, begin, end, query_sums, param_sums, buffer):
     """Gradients towards one destination row (over edges begin..end) and the parameter."""
-    key, param, value = tables
-    query, grad_row, stats = row_tables
-    logits, dots = buffers
-    heads, key_width, width = shape
-    if grad_query is not None:
-        clear(grad_query, heads * key_width)
+    products, weights, slopes = buffer, shift(buffer, 2 * EDGES), shift(buffer, 3 * EDGES)
+    key_stride, stride = a.heads * a.key_width, a.heads * a.width
+    value = a.key if VALUE_IS_KEY else a.value
+    query, grad_row = shift(a.query, row * key_stride), shift(a.grad_out, row * stride)
+    stats = shift(a.stats, row * a.heads * 2)
+    clear(query_sums, key_stride)
     for e in range(begin, end, EDGES):
         n = min(end - e, EDGES)
-        nbrs = shift(indices, e)
-        for h in range(heads):
-            at, value_at = h * key_width, h * width
-            products(
-                n,
-                nbrs,
-                (logits, shift(key, at), shift(query, at), shift(param, at), scalars, None),
-                (dots, shift(value, value_at), shift(grad_row, value_at)),
-                sample,
-                shape,
-            )
-            lse, product = get(stats, 2 * h), get(stats, 2 * h + 1)
-            for k in range(n):
-                put(logits, k, get(logits, k) - lse)
-                put(dots, k, get(dots, k) - product)
-            softmax_slopes(logits, dots, n, sample)
-            for_tiles(
-                slopes_by_dst_tile,
-                key_width,
-                sample,
-                (
-                    dots,
-                    n,
-                    nbrs,
-                    shift(key, at),
-                    heads * key_width,
-                    shift(query, at),
-                    shift(param, at),
-                    scalars,
-                    shift(grad_query, at),
-                    shift(grad_param, at),
-                ),
-            )
-    if grad_query is not None:
-        for_tiles(finish_query_tile, heads * key_width, sample, (grad_query, param, scalars))
+        nbrs, reach = shift(a.indices, e), a.edges - e - 1
+        for h in range(a.heads):
+            at, value_at = h * a.key_width, h * a.width
+            operands = (shift(a.key, at), shift(query, at), shift(a.param, at), a.scalars, None)
+            dot_args = (shift(value, value_at), shift(grad_row, value_at))
+            compute_products(a, products, n, nbrs, reach, operands, dot_args)
+            subtract_own_stats(products, n, shift(stats, 2 * h))
+            softmax_slopes(products, n, weights, slopes)
+            targets = (shift(query_sums, at), shift(param_sums, at))
+            args = (slopes, n, nbrs, key_stride, operands, targets)
+            for_tiles(slopes_by_dst_tile, a.key_width, args)
+    for_tiles(finish_query_tile, key_stride, (query_sums, a.param, a.scalars))
 
 
-@block_function
-def backward_dst_block(
-    block,
-    blocks,
-    indptr,
-    indices,
-    tables,
-    row_tables,
-    scalars,
-    grad_query,
-    grad_param,
-    partial,
-    buffers,
-    size,
-):
-    rows, heads, key_width, width = size
-    shape = heads, key_width, width
-    query, grad_out, stats = row_tables
-    slot_sums, slot_row = partial
-    logits = shift(buffers, block * 2 * EDGES)
-    features = heads * key_width
-    param_sums = shift(grad_param, block * features)
-    if grad_param is not None:
-        clear(param_sums, features)
-    bounds = block_bounds(block, blocks, indptr, rows)
-    put(slot_row, 2 * block, -1)
-    put(slot_row, 2 * block + 1, -1)
+def backward_dst(block, address):
+    """Gradients of a block towards the query table and, a row a block, the parameter; by_dst."""
+    a = arguments(address)
+    buffer = shift(a.buffers, block * a.buffer_stride)
+    features = a.heads * a.key_width
+    param_sums = shift(a.grad_param, block * features)
+    clear(param_sums, features)
+    bounds = block_bounds(block, a)
+    clear_slots(block, a)
     slot = 2 * block
-    for row in range(bounds[0], min(bounds[2] + 1, rows)):
-        begin, end, whole = row_edges(row, indptr, bounds)
+    for row in range(bounds[0], min(bounds[2] + 1, a.rows)):
+        begin, end, whole = row_edges(row, bounds, a)
         if row == bounds[2] and begin == end:
             break
-        row_target = shift(grad_query, row * features)
+        query_sums = shift(a.grad_query, row * features)
         if not whole:
-            row_target = shift(slot_sums, slot * features)
-            put(slot_row, slot, row)
+            query_sums = slot_target(a.slot_sums, slot * features, query_sums)
+            put(a.slot_row, slot, row)
             slot += 1
-        backward_dst_edges(
-            begin,
-            end,
-            indices,
-            tables,
-            (
-                shift(query, row * features),
-                shift(grad_out, row * heads * width),
-                shift(stats, row * heads * 2),
-            ),
-            scalars,
-            row_target,
-            param_sums,
-            (logits, shift(logits, EDGES)),
-            query,
-            shape,
-        )
+        backward_dst_edges(a, row, begin, end, query_sums, param_sums, buffer)
 
 
-@entry
-def backward_dst(
-    blocks,
-    indptr,
-    indices,
-    key,
-    query,
-    param,
-    value,
-    scalars,
-    grad_out,
-    stats,
-    grad_query,
-    grad_param,
-    partial,
-    buffers,
-    size,
-):
-    """Gradients towards the query table and (one row a block) the parameter; by_dst CSR."""
-    if VALUE_IS_KEY:
-        value = key
-    for block in prange(blocks):
-        backward_dst_block(
-            block,
-            blocks,
-            pointer(indptr),
-            pointer(indices),
-            (pointer(key), pointer(param), pointer(value)),
-            (pointer(query), pointer(grad_out), pointer(stats)),
-            scalars,
-            pointer(grad_query),
-            pointer(grad_param),
-            (pointer(partial[0]), pointer(partial[1])),
-            pointer(buffers),
-            size,
-        )
-    features = size[1] * size[2]
-    if grad_query is not None:
-        add_slots(
-            2 * blocks, pointer(partial[0]), pointer(partial[1]), pointer(grad_query), features
-        )
-    if grad_param is not None:
-        sums = pointer(grad_param)
-        for block in range(1, blocks):
-            add_scaled(sums, features, shift(sums, block * features), 1.0)
+def merge_backward_dst(block, address):
+    """Add the partial query gradients of each row, and the parameter gradients of the blocks."""
+    a = arguments(address)
+    features = a.heads * a.key_width
+    add_slots(a, a.slot_sums, a.grad_query, features)
+    for other in range(1, a.blocks):
+        add_scaled(a.grad_param, features, shift(a.grad_param, other * features), 1.0)

@@ -5,22 +5,16 @@
 import math
 
 import numpy as np
-from numba import prange
 
-from gnn_backend.runtime.cpu_vector import (
-    get,
-    narrow_zero,
-    pointer,
-    put,
-    shift,
-    total,
-)
+from gnn_backend.runtime.cpu_memory import get, put, shift
+from gnn_backend.runtime.cpu_vector import narrow_zero, total
 from gnn_backend.runtime.numba_templates.common import (
+    REAL,
     add_scaled,
+    arguments,
     block_bounds,
-    block_function,
     clear,
-    entry,
+    clear_slots,
     for_tiles,
     inline,
     row_edges,
@@ -38,161 +32,106 @@ from gnn_backend.runtime.numba_templates.softmax_logits import (
 
 
 @inline
-def forward_edges(begin, end, indices, tables, query, scalars, sums, state, buffer, sample, shape):
-    """Softmax over edges begin..end of one row: sums [H, D]; state [H, 2] of (maximum, weight)."""
-    key, param, value = tables
-    heads, key_width, width = shape
-    clear(sums, heads * width)
-    for h in range(heads):
+def forward_edges(a, row, begin, end, sums, state, logits):
+    """Softmax over edges begin..end of a row: sums [H, D]; state [H, 2] of (maximum, weight)."""
+    key_stride, stride = a.heads * a.key_width, a.heads * a.width
+    value = a.key if VALUE_IS_KEY else a.value
+    query = shift(a.query, row * key_stride)
+    clear(sums, stride)
+    for h in range(a.heads):
         put(state, 2 * h, -np.inf)
         put(state, 2 * h + 1, 0.0)
     for e in range(begin, end, EDGES):
         n = min(end - e, EDGES)
-        nbrs = shift(indices, e)
-        for h in range(heads):
-            at = h * key_width
-            clear(buffer, n)
-            for_tiles(
-                logits_tile,
-                key_width,
-                sample,
-                (
-                    buffer,
-                    n,
-                    nbrs,
-                    shift(key, at),
-                    heads * key_width,
-                    shift(query, at),
-                    shift(param, at),
-                    scalars,
-                    None,
-                ),
-            )
+        nbrs, reach = shift(a.indices, e), a.edges - e - 1
+        for h in range(a.heads):
+            at = h * a.key_width
+            clear(logits, n)
+            logit_args = (shift(a.key, at), shift(query, at), shift(a.param, at), a.scalars, None)
+            args = (logits, n, nbrs, reach, key_stride, logit_args)
+            for_tiles(logits_tile, a.key_width, args)
             old = get(state, 2 * h)
-            top = largest(buffer, n, old)
-            base = base_of(top, sample)
-            weight = exponentials(buffer, n, sample, base)
-            row = shift(sums, h * width)
-            if top > old and e > begin:
-                factor = math.exp(old - base)
-                weight += get(state, 2 * h + 1) * factor
-                scale(row, width, factor)
-            else:
-                weight += get(state, 2 * h + 1)
+            top = largest(logits, n, old)
+            base = base_of(top)
+            weight = exponentials(logits, n, base)
+            head_sums = shift(sums, h * a.width)
+            factor = math.exp(old - base) if top > old and e > begin else 1.0
+            if factor != 1.0:
+                scale(head_sums, a.width, factor)
             put(state, 2 * h, top)
-            put(state, 2 * h + 1, weight)
-            for_tiles(
-                weighted_sum_tile,
-                width,
-                sample,
-                (row, buffer, n, nbrs, shift(value, h * width), heads * width),
-            )
+            put(state, 2 * h + 1, weight + get(state, 2 * h + 1) * factor)
+            sum_args = (head_sums, logits, n, nbrs, shift(value, h * a.width), stride)
+            for_tiles(weighted_sum_tile, a.width, sum_args)
 
 
 @inline
-def finish_softmax(row, lse, state, sample, shape, empty):
+def finish_softmax(a, row, sums, state, empty):
     """Normalise the sums of a row in place and write its log-sum-exp."""
-    heads, _, width = shape
-    for h in range(heads):
+    for h in range(a.heads):
         top, weight = get(state, 2 * h), get(state, 2 * h + 1)
-        put(lse, h, top + math.log(weight) if weight > 0.0 else top - weight)
+        # A weight of 0 is an empty row or one whose logits are all -inf; both have lse -inf.
+        lse = top + math.log(weight) if weight > 0.0 else top - weight
+        put(a.lse, row * a.heads + h, lse)
         if not empty:
-            scale(shift(row, h * width), width, 1.0 / weight)
+            scale(shift(sums, h * a.width), a.width, 1.0 / weight)
 
 
-@block_function
-def forward_block(
-    block, blocks, indptr, indices, tables, query, scalars, out, lse, partial, buffers, size
-):
-    rows, heads, key_width, width = size
-    shape = heads, key_width, width
-    slot_sums, slot_state, slot_row = partial
-    buffer = shift(buffers, block * (2 * EDGES + 2 * heads))
-    state = shift(buffer, 2 * EDGES)
-    bounds = block_bounds(block, blocks, indptr, rows)
-    put(slot_row, 2 * block, -1)
-    put(slot_row, 2 * block + 1, -1)
+def forward(block, address):
+    """Out [rows, H, D] and log-sum-exp [rows, H] of the rows in a block; by_dst CSR."""
+    a = arguments(address)
+    logits = shift(a.buffers, block * a.buffer_stride)
+    stride = a.heads * a.width
+    bounds = block_bounds(block, a)
+    clear_slots(block, a)
     slot = 2 * block
-    for row in range(bounds[0], min(bounds[2] + 1, rows)):
-        begin, end, whole = row_edges(row, indptr, bounds)
-        sums = shift(out, row * heads * width)
+    for row in range(bounds[0], min(bounds[2] + 1, a.rows)):
+        begin, end, whole = row_edges(row, bounds, a)
+        if row == bounds[2] and begin == end:
+            break
+        sums, state = shift(a.out, row * stride), shift(logits, EDGES)
         if not whole:
-            if row == bounds[2] and begin == end:
-                break
-            sums = shift(slot_sums, slot * heads * width)
-            state = shift(slot_state, slot * heads * 2)
-        q = shift(query, row * heads * key_width)
-        forward_edges(begin, end, indices, tables, q, scalars, sums, state, buffer, out, shape)
-        if whole:
-            finish_softmax(sums, shift(lse, row * heads), state, out, shape, begin == end)
-        else:
-            put(slot_row, slot, row)
+            sums = shift(a.slot_sums, slot * stride)
+            state = shift(a.slot_more, slot * a.heads * 2)
+            put(a.slot_row, slot, row)
             slot += 1
-            state = shift(buffer, 2 * EDGES)
+        forward_edges(a, row, begin, end, sums, state, logits)
+        if whole:
+            finish_softmax(a, row, sums, state, begin == end)
 
 
-@block_function
-def merge_forward(slots, partial, out, lse, state, size):
+@inline
+def merge_head(a, slot, stop, h, sums, state):
+    """Combine the partial softmaxes of one head in slots slot..stop, all of one row."""
+    top = get(a.slot_more, 2 * (slot * a.heads + h))
+    for s in range(slot, stop):
+        other = get(a.slot_more, 2 * (s * a.heads + h))
+        top = other if get(a.slot_row, s) >= 0 and other > top else top
+    base = base_of(top)
+    weight = total(narrow_zero(REAL))
+    clear(sums, a.width)
+    for s in range(slot, stop):
+        if get(a.slot_row, s) >= 0:
+            at = s * a.heads + h
+            factor = math.exp(get(a.slot_more, 2 * at) - base)
+            weight += get(a.slot_more, 2 * at + 1) * factor
+            add_scaled(sums, a.width, shift(a.slot_sums, at * a.width), factor)
+    put(state, 2 * h, top)
+    put(state, 2 * h + 1, weight)
+
+
+def merge_forward(block, address):
     """Combine the partial softmaxes of each row in the order of its edges."""
-    _, heads, key_width, width = size
-    shape = heads, key_width, width
-    slot_sums, slot_state, slot_row = partial
+    a = arguments(address)
+    slots = 2 * a.blocks
     slot = np.int64(0)
     while slot < slots:
-        row = get(slot_row, slot)
+        row = get(a.slot_row, slot)
         stop = slot + 1
-        while stop < slots and (get(slot_row, stop) == row or get(slot_row, stop) < 0):
+        while stop < slots and (get(a.slot_row, stop) == row or get(a.slot_row, stop) < 0):
             stop += 1
         if row >= 0:
-            target = shift(out, row * heads * width)
-            clear(target, heads * width)
-            for h in range(heads):
-                top = get(slot_state, 2 * (slot * heads + h))
-                for s in range(slot, stop):
-                    other = get(slot_state, 2 * (s * heads + h))
-                    top = other if get(slot_row, s) >= 0 and other > top else top
-                base = base_of(top, out)
-                weight = total(narrow_zero(out))
-                for s in range(slot, stop):
-                    if get(slot_row, s) >= 0:
-                        at = s * heads + h
-                        factor = math.exp(get(slot_state, 2 * at) - base)
-                        weight += get(slot_state, 2 * at + 1) * factor
-                        sums = shift(slot_sums, at * width)
-                        add_scaled(shift(target, h * width), width, sums, factor)
-                put(state, 2 * h, top)
-                put(state, 2 * h + 1, weight)
-            finish_softmax(target, shift(lse, row * heads), state, out, shape, False)
+            sums = shift(a.out, row * a.heads * a.width)
+            for h in range(a.heads):
+                merge_head(a, slot, stop, h, shift(sums, h * a.width), a.buffers)
+            finish_softmax(a, row, sums, a.buffers, False)
         slot = stop
-
-
-@entry
-def forward(
-    blocks, indptr, indices, key, query, param, value, scalars, out, lse, partial, buffers, size
-):
-    """Out [rows, H, D] and log-sum-exp [rows, H] of every row; by_dst CSR."""
-    if VALUE_IS_KEY:
-        value = key
-    for block in prange(blocks):
-        forward_block(
-            block,
-            blocks,
-            pointer(indptr),
-            pointer(indices),
-            (pointer(key), pointer(param), pointer(value)),
-            pointer(query),
-            scalars,
-            pointer(out),
-            pointer(lse),
-            (pointer(partial[0]), pointer(partial[1]), pointer(partial[2])),
-            pointer(buffers),
-            size,
-        )
-    merge_forward(
-        2 * blocks,
-        (pointer(partial[0]), pointer(partial[1]), pointer(partial[2])),
-        pointer(out),
-        pointer(lse),
-        pointer(buffers),
-        size,
-    )

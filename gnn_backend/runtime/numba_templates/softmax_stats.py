@@ -2,10 +2,9 @@
 
 # mypy: disable-error-code=no-untyped-def
 
-from numba import prange
-
-from gnn_backend.runtime.cpu_vector import get, load, pointer, put, shift, total
-from gnn_backend.runtime.numba_templates.common import entry, for_tiles, inline
+from gnn_backend.runtime.cpu_memory import get, load, put, shift
+from gnn_backend.runtime.cpu_vector import total
+from gnn_backend.runtime.numba_templates.common import arguments, for_tiles, inline
 
 
 @inline
@@ -14,19 +13,12 @@ def row_dot_tile(at, like, mask, left, right, result):
     put(result, 0, get(result, 0) + total(product))
 
 
-@entry
-def delta(blocks, out, grad_out, lse, stats, size):
-    """stats[row, head] = (lse, <grad_out, out>): all that softmax's backward needs of a row."""
-    rows, heads, _, width = size
-    o, g, s, result = pointer(out), pointer(grad_out), pointer(lse), pointer(stats)
-    count = rows * heads
-    for block in prange(blocks):
-        for r in range(count * block // blocks, count * (block + 1) // blocks):
-            put(result, 2 * r, get(s, r))
-            put(result, 2 * r + 1, 0.0)
-            for_tiles(
-                row_dot_tile,
-                width,
-                o,
-                (shift(o, r * width), shift(g, r * width), shift(result, 2 * r + 1)),
-            )
+def stats(block, address):
+    """stats[row, head] = (lse, <grad_out, out>), for a share of the rows."""
+    a = arguments(address)
+    count = a.rows * a.heads
+    for r in range(count * block // a.blocks, count * (block + 1) // a.blocks):
+        put(a.stats, 2 * r, get(a.lse, r))
+        put(a.stats, 2 * r + 1, 0.0)
+        out, grad_out = shift(a.out, r * a.width), shift(a.grad_out, r * a.width)
+        for_tiles(row_dot_tile, a.width, (out, grad_out, shift(a.stats, 2 * r + 1)))

@@ -74,7 +74,8 @@ class Graph:
     num_src, num_dst, num_edges : int
     device : torch.device
     by_dst, by_src : CSR
-        ``by_src`` (the transposed adjacency) is built at first use.
+        ``by_src`` (the transposed adjacency) is built at first use; its rows are in the order of
+        ``by_dst``.
     """
 
     def __init__(self, num_src: int, num_dst: int, by_dst: CSR, counts: dict[Any, Any]) -> None:
@@ -121,8 +122,8 @@ class Graph:
 
             indptr, indices, order, bad = group_cpu(dst, src, num_dst)
             if bad >= 0:
-                raise _out_of_range("destination", int(dst[bad]), bad, num_dst)
-            _check_ids(src, num_src)
+                raise _out_of_range("edge_index", "destination", int(dst[bad]), bad, num_dst)
+            _check_ids("edge_index", src, num_src)
             counts = {}
         return cls(num_src, num_dst, CSR(indptr, indices, order), counts)
 
@@ -165,9 +166,7 @@ class Graph:
             raise invalid("edge_ids", "wrong length", edge_ids.numel(), indices.numel())
         num_dst, num_edges = indptr.numel() - 1, indices.numel()
         num_src = _node_count("num_src", num_src, indices)
-        dtype = index_dtype(num_edges)
-        indptr, indices32 = indptr.to(dtype).contiguous(), indices.int().contiguous()
-        ends = torch.stack(
+        ends = torch.stack(  # of the caller's own values: a narrower dtype could wrap around
             [indptr[0].long(), indptr[-1].long(), indptr.diff().min().long()]
             if num_dst
             else [indptr[0].long(), indptr[-1].long(), indptr[0].long()]
@@ -180,9 +179,11 @@ class Graph:
                 f"first {first}, last {last}, smallest step {smallest}",
                 f"0 first, {num_edges} (len(indices)) last, ascending",
             )
-        _check_ids(indices, num_src)
+        _check_ids("indices", indices, num_src)
+        dtype = index_dtype(num_edges)
         ids = None if edge_ids is None else edge_ids.to(dtype).contiguous()
-        return cls(num_src, num_dst, CSR(indptr, indices32, ids), {})
+        csr = CSR(indptr.to(dtype).contiguous(), indices.int().contiguous(), ids)
+        return cls(num_src, num_dst, csr, {})
 
     def __reduce__(self) -> Any:
         csr = self._by_dst
@@ -212,11 +213,13 @@ class Graph:
 
     @property
     def by_src(self) -> CSR:
-        if self._by_src is None:
+        csr = self._by_src
+        if csr is None:
             with self._lock:
-                if self._by_src is None:
-                    self._by_src = self._transpose()
-        return self._by_src
+                csr = self._by_src
+                if csr is None:
+                    csr = self._by_src = self._transpose()
+        return csr
 
     def csr(self, direction: Direction) -> CSR:
         """``by_dst`` or ``by_src``."""
@@ -252,21 +255,24 @@ class Graph:
         if not 1 <= chunk <= MAX_CHUNK:
             raise invalid("chunk", "out of range", chunk, f"1 to {MAX_CHUNK}")
         key = (direction, chunk)
-        if key not in self._splits:
+        found = self._splits.get(key)
+        if found is None:
             with self._lock:
-                if key not in self._splits:
+                found = self._splits.get(key)
+                if found is None:
                     indptr = self.csr(direction).indptr
                     if key not in self._counts:
                         sizes = count_splits(indptr.diff(), (chunk,))[0].tolist()
                         self._counts[key] = tuple(sizes)
-                    self._splits[key] = make_splits(indptr, chunk, *self._counts[key])
-        return self._splits[key]
+                    found = self._splits[key] = make_splits(indptr, chunk, *self._counts[key])
+        return found
 
     def stats(self, direction: Direction) -> DegreeStats:
         """In-degree (``"dst"``) or out-degree (``"src"``) statistics, cached."""
-        if direction not in self._stats:
-            self._stats[direction] = degree_stats(self.csr(direction).indptr.diff())
-        return self._stats[direction]
+        found = self._stats.get(direction)
+        if found is None:
+            found = self._stats[direction] = degree_stats(self.csr(direction).indptr.diff())
+        return found
 
     def nbytes(self) -> int:
         """Bytes held now, lazily built parts included."""
@@ -297,29 +303,29 @@ def _check_integer(name: str, tensor: Tensor) -> None:
 
 def _node_count(name: str, count: int | None, ids: Tensor) -> int:
     if count is None:
-        return int(ids.max()) + 1 if ids.numel() else 0
+        count = max(0, int(ids.max()) + 1) if ids.numel() else 0
     if not 0 <= int(count) <= INT32_MAX:
         raise invalid(name, "out of range", count, f"0 to {INT32_MAX}")
     return int(count)
 
 
-def _out_of_range(end: str, node: int, edge: int, count: int) -> Exception:
+def _out_of_range(argument: str, end: str, node: int, edge: int, count: int) -> Exception:
     return invalid(
-        "edge_index",
+        argument,
         f"{end} of edge {edge} out of range",
         node,
-        f"0 to {count - 1}",
+        f"0 to {count - 1}" if count else "no edge, as there are no such nodes",
         "Pass the right node count, or drop the edge",
     )
 
 
-def _check_ids(ids: Tensor, count: int) -> None:
+def _check_ids(argument: str, ids: Tensor, count: int) -> None:
     if ids.numel() == 0:
         return
     low, high = torch.stack(torch.aminmax(ids)).tolist()
     if low < 0 or high >= count:
         bad = first_out_of_range(ids, count)
-        raise _out_of_range("source", int(ids[bad]), bad, count)
+        raise _out_of_range(argument, "source", int(ids[bad]), bad, count)
 
 
 def _cuda_counts(
@@ -345,7 +351,7 @@ def _cuda_counts(
     ):
         if low < 0 or high >= count:
             bad = first_out_of_range(ids, count)
-            raise _out_of_range(end, int(ids[bad]), bad, count)
+            raise _out_of_range("edge_index", end, int(ids[bad]), bad, count)
     sizes = [tuple(report[i : i + 3]) for i in range(4, len(report), 3)]
     chunks = len(_COMMON_CHUNKS)
     return {

@@ -65,7 +65,8 @@ def count_splits(degree: Tensor, chunks: tuple[int, ...]) -> Tensor:
         Tasks, slots and heavy rows for each chunk length.
     """
     lengths = torch.tensor(chunks, device=degree.device, dtype=degree.dtype)[:, None]
-    pieces = (degree[None] + lengths - 1).div(lengths, rounding_mode="floor")
+    # Not (degree + length - 1) / length, which passes the largest int32 for the largest degrees.
+    pieces = (degree[None] - 1).div(lengths, rounding_mode="floor") + 1
     heavy = pieces > 1
     return torch.stack(
         [pieces.clamp(min=1).sum(1), (pieces * heavy).sum(1), heavy.sum(1)], dim=1

@@ -63,7 +63,9 @@ COMBINATIONS = pairwise(CHOICES, allowed)
 
 
 def name(combination: dict[str, Any]) -> str:
-    return "-".join(str(value).replace("torch.", "") for value in combination.values())
+    """The same in every process: a function's own text holds its address."""
+    texts = (getattr(value, "__name__", str(value)) for value in combination.values())
+    return "-".join(text.replace("torch.", "") for text in texts)
 
 
 @pytest.mark.parametrize("combination", COMBINATIONS, ids=name)

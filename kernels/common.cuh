@@ -126,15 +126,17 @@ template <class S> struct Lane {
 // Values of one row that a lane owns, as loaded; unpacked to float32 where used.
 template <class S, bool VECTOR = S::VECTOR> struct Raw {
     uint4 word[S::ACCESSES];
-    // A row that is not `live` reads as zeros.
+    // A row that is not `live` reads as zeros. ONCE: nobody reads the row again in this kernel.
+    template <bool ONCE = false>
     __device__ __forceinline__ void load(
         const void* table, const Lane<S>& at, int row, bool live = true) {
         #pragma unroll
         for (int v = 0; v < S::ACCESSES; v++) {
             word[v] = make_uint4(0, 0, 0, 0);
-            if (live && at.holds(v))
-                word[v] = __ldg(reinterpret_cast<const uint4*>(
-                    at.address(static_cast<const typename S::T*>(table), row, v)));
+            if (!live || !at.holds(v)) continue;
+            const uint4* from = reinterpret_cast<const uint4*>(
+                at.address(static_cast<const typename S::T*>(table), row, v));
+            word[v] = ONCE ? load_streaming(from) : __ldg(from);
         }
     }
     __device__ __forceinline__ void unpack(float (&x)[S::VALUES]) const {
@@ -144,6 +146,7 @@ template <class S, bool VECTOR = S::VECTOR> struct Raw {
 };
 template <class S> struct Raw<S, false> {
     float value[S::ACCESSES];
+    template <bool ONCE = false>
     __device__ __forceinline__ void load(
         const void* table, const Lane<S>& at, int row, bool live = true) {
         const typename S::T* base = static_cast<const typename S::T*>(table);
@@ -165,7 +168,7 @@ __device__ __forceinline__ void load_row(
     raw.unpack(x);
 }
 
-// Write a lane's part of a row in the storage type.
+// Write a lane's part of a row in the storage type, past the caches.
 template <class S>
 __device__ __forceinline__ void store_row(
     void* table, const Lane<S>& at, int row, const float (&x)[S::VALUES]) {
@@ -174,8 +177,8 @@ __device__ __forceinline__ void store_row(
     for (int v = 0; v < S::ACCESSES; v++) {
         if (!at.holds(v)) continue;
         if constexpr (S::VECTOR)
-            *reinterpret_cast<uint4*>(at.address(base, row, v)) =
-                Storage<typename S::T>::pack(x + v * S::WIDTH);
+            store_streaming(reinterpret_cast<uint4*>(at.address(base, row, v)),
+                            Storage<typename S::T>::pack(x + v * S::WIDTH));
         else
             *at.address(base, row, v) = Storage<typename S::T>::put(x[v]);
     }

@@ -1,27 +1,35 @@
 // Merge of the partials of split rows, and the fixed-order sum of parameter partials.
 //
-// Mapping. A block of a few warps owns one split row and a tile of 32 * VECTOR columns; a warp
+// Mapping. A block of eight warps owns one split row and a tile of 32 * VECTOR columns; a warp
 // takes a contiguous run of the row's slots, a lane VECTOR columns. The warps' results are combined
-// in warp order through shared memory. Bytes: each partial is read once. Split rows have few slots
-// but for hubs (four warps); parameter partials have a row a block (32 warps).
-// Determinism: the order depends on the number of slots alone; no atomics.
+// in warp order through shared memory. Further blocks of `merge_sum` own eight columns of the
+// parameter partials each: a lane takes every 32nd row of one column. Bytes: each partial is read
+// once. Determinism: the order depends on the number of slots or rows alone; no atomics.
 #pragma once
 #include "common.cuh"
 
 namespace gnnb {
 
-constexpr int MERGE_WARPS = 4;
-constexpr int REDUCE_WARPS = 32;
+constexpr int MERGE_WARPS = 8;
+constexpr int REDUCE_COLUMNS = 8;                                     // one 32-byte sector
+constexpr int REDUCE_STEP = MERGE_WARPS * WARP / REDUCE_COLUMNS;      // rows side by side
 
-struct MergeArgs {
+// Split rows of one direction.
+struct Side {
     const int* heavy_rows;
     const int* heavy_ptr;
-    i64 heads, dim;
+    i64 count;                        // split rows
     const float* partial;             // [slots, H * D]
-    const float2* partial_stats;      // [slots, H], softmax only
     void* out;                        // rows in storage type T
+};
+struct MergeArgs {
+    Side side[2];                     // softmax: side[0] only
+    i64 heads, dim;
+    const float2* partial_stats;      // [slots, H], softmax only
     float* lse;                       // [N, H], softmax only
-    i64 rows;                         // reduce_rows only: rows of `partial`
+    const float* param_partials;      // [param_rows, H * D], or null
+    i64 param_rows;
+    void* param_out;                  // [H * D] in storage type T
 };
 
 template <int VECTOR> __device__ __forceinline__ void load_columns(const float* p, float (&x)[VECTOR]) {
@@ -42,17 +50,20 @@ __device__ __forceinline__ void store_columns(void* table, i64 offset, const flo
 
 // Slots [begin, end) that a warp of the block takes.
 struct Run { int begin, end; };
-template <int WARPS> __device__ __forceinline__ Run warp_run(int first, int last) {
-    const int warp = threadIdx.x / WARP, many = last - first;
-    return Run{first + (int)((i64)many * warp / WARPS), first + (int)((i64)many * (warp + 1) / WARPS)};
+__device__ __forceinline__ Run warp_run(const Side& side, int which) {
+    const int first = side.heavy_ptr[which], many = side.heavy_ptr[which + 1] - first;
+    const int warp = threadIdx.x / WARP;
+    return Run{first + (int)((i64)many * warp / MERGE_WARPS),
+               first + (int)((i64)many * (warp + 1) / MERGE_WARPS)};
 }
 
 template <typename T, int VECTOR> __device__ __forceinline__ void merge_softmax(const MergeArgs& args) {
     __shared__ float shared[MERGE_WARPS][WARP * (VECTOR + 2)];
     const i64 width = args.heads * args.dim;
     const int lane = threadIdx.x & (WARP - 1), warp = threadIdx.x / WARP;
-    const int row = args.heavy_rows[blockIdx.x];
-    const Run run = warp_run<MERGE_WARPS>(args.heavy_ptr[blockIdx.x], args.heavy_ptr[blockIdx.x + 1]);
+    const Side& side = args.side[0];
+    const i64 row = side.heavy_rows[blockIdx.x];
+    const Run run = warp_run(side, blockIdx.x);
     for (i64 tile = blockIdx.y; tile * (WARP * VECTOR) < width; tile += gridDim.y) {
         const i64 column = (tile * WARP + lane) * VECTOR;
         const bool inside = column < width;
@@ -65,7 +76,7 @@ template <typename T, int VECTOR> __device__ __forceinline__ void merge_softmax(
             for (int s = run.begin; s < run.end; s++) {
                 const float2 stat = __ldg(args.partial_stats + (i64)s * args.heads + head);
                 float x[VECTOR];
-                load_columns<VECTOR>(args.partial + (i64)s * width + column, x);
+                load_columns<VECTOR>(side.partial + (i64)s * width + column, x);
                 const float next = fmaxf(top, stat.x);
                 const float shift = next == negative_infinity() ? 0.f : next;
                 const float a = exp2_approx(top - shift), b = exp2_approx(stat.x - shift);
@@ -95,20 +106,19 @@ template <typename T, int VECTOR> __device__ __forceinline__ void merge_softmax(
             const float inverse = 1.f / sum;    // 0 only if every logit is -inf: NaN, as stock
             #pragma unroll
             for (int i = 0; i < VECTOR; i++) acc[i] *= inverse;
-            store_columns<T, VECTOR>(args.out, row * width + column, acc);
+            store_columns<T, VECTOR>(side.out, row * width + column, acc);
             if (column == head * args.dim) args.lse[row * args.heads + head] = top + log2_approx(sum);
         }
         __syncthreads();
     }
 }
 
-// Sum of `many` rows of partials into row `row` of the output.
-template <typename T, int VECTOR, int WARPS>
-__device__ __forceinline__ void sum_rows(
-    const float* partial, int first, int last, i64 width, void* out, i64 row) {
-    __shared__ float shared[WARPS][WARP * VECTOR];
+template <typename T, int VECTOR>
+__device__ __forceinline__ void merge_row(const Side& side, int which, i64 width) {
+    __shared__ float shared[MERGE_WARPS][WARP * VECTOR];
     const int lane = threadIdx.x & (WARP - 1), warp = threadIdx.x / WARP;
-    const Run run = warp_run<WARPS>(first, last);
+    const i64 row = side.heavy_rows[which];
+    const Run run = warp_run(side, which);
     for (i64 tile = blockIdx.y; tile * (WARP * VECTOR) < width; tile += gridDim.y) {
         const i64 column = (tile * WARP + lane) * VECTOR;
         const bool inside = column < width;
@@ -119,7 +129,7 @@ __device__ __forceinline__ void sum_rows(
             #pragma unroll 4
             for (int s = run.begin; s < run.end; s++) {
                 float x[VECTOR];
-                load_columns<VECTOR>(partial + (i64)s * width + column, x);
+                load_columns<VECTOR>(side.partial + (i64)s * width + column, x);
                 #pragma unroll
                 for (int i = 0; i < VECTOR; i++) acc[i] += x[i];
             }
@@ -129,24 +139,49 @@ __device__ __forceinline__ void sum_rows(
         __syncthreads();
         if (warp == 0 && inside) {
             #pragma unroll
-            for (int i = 0; i < VECTOR; i++) {
-                for (int w = 1; w < WARPS; w++) acc[i] += shared[w][lane * VECTOR + i];
-            }
-            store_columns<T, VECTOR>(out, row * width + column, acc);
+            for (int i = 0; i < VECTOR; i++)
+                for (int w = 1; w < MERGE_WARPS; w++) acc[i] += shared[w][lane * VECTOR + i];
+            store_columns<T, VECTOR>(side.out, row * width + column, acc);
         }
         __syncthreads();
     }
 }
 
-template <typename T, int VECTOR> __device__ __forceinline__ void merge_sum(const MergeArgs& args) {
-    sum_rows<T, VECTOR, MERGE_WARPS>(
-        args.partial, args.heavy_ptr[blockIdx.x], args.heavy_ptr[blockIdx.x + 1],
-        args.heads * args.dim, args.out, args.heavy_rows[blockIdx.x]);
+// All rows of the parameter partials, columns tile * REDUCE_COLUMNS and on, into one row.
+template <typename T> __device__ __forceinline__ void reduce_columns(const MergeArgs& args, i64 tile) {
+    __shared__ float shared[MERGE_WARPS][REDUCE_COLUMNS];
+    const i64 width = args.heads * args.dim;
+    const int place = threadIdx.x % REDUCE_COLUMNS, warp = threadIdx.x / WARP;
+    const i64 column = tile * REDUCE_COLUMNS + place;
+    float sum = 0.f;
+    if (column < width) {
+        #pragma unroll 8
+        for (i64 row = threadIdx.x / REDUCE_COLUMNS; row < args.param_rows; row += REDUCE_STEP)
+            sum += __ldg(args.param_partials + row * width + column);
+    }
+    #pragma unroll
+    for (int o = REDUCE_COLUMNS; o < WARP; o <<= 1) sum += __shfl_xor_sync(ALL_LANES, sum, o);
+    if ((threadIdx.x & (WARP - 1)) < REDUCE_COLUMNS) shared[warp][place] = sum;
+    __syncthreads();
+    if (threadIdx.x < REDUCE_COLUMNS && column < width) {
+        for (int w = 1; w < MERGE_WARPS; w++) sum += shared[w][place];
+        static_cast<T*>(args.param_out)[column] = Storage<T>::put(sum);
+    }
 }
 
-// All rows of `partial` into one row: parameter gradients.
-template <typename T> __device__ __forceinline__ void reduce_rows(const MergeArgs& args) {
-    sum_rows<T, 1, REDUCE_WARPS>(args.partial, 0, (int)args.rows, args.heads * args.dim, args.out, 0);
+// Split rows of both directions, and the parameter gradient, in one launch: blockIdx.x counts
+// through the three kinds of work.
+template <typename T, int VECTOR> __device__ __forceinline__ void merge_sum(const MergeArgs& args) {
+    i64 work = blockIdx.x;
+    #pragma unroll
+    for (int s = 0; s < 2; s++) {
+        if (work < args.side[s].count) {
+            merge_row<T, VECTOR>(args.side[s], (int)work, args.heads * args.dim);
+            return;
+        }
+        work -= args.side[s].count;
+    }
+    if (blockIdx.y == 0) reduce_columns<T>(args, work);
 }
 
 }  // namespace gnnb

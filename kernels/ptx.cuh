@@ -55,20 +55,20 @@ __device__ __forceinline__ float log2_approx(float x) {
   return y;
 }
 
-// Loads of global data that nobody writes during the kernel and that is read once: they leave the
-// L1 cache to the data that is read again.
+// Rows that are read or written once: they are the first to leave the caches, which are left to
+// the rows that are gathered again and again.
 __device__ __forceinline__ uint4 load_streaming(const uint4* address) {
   uint4 v;
-  asm("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-      : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-      : "l"(address));
+  asm volatile("ld.global.cs.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(address));
   return v;
 }
 
-__device__ __forceinline__ unsigned int load_streaming(const unsigned int* address) {
-  unsigned int v;
-  asm("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(v) : "l"(address));
-  return v;
+__device__ __forceinline__ void store_streaming(uint4* address, uint4 v) {
+  asm volatile("st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(address), "r"(v.x), "r"(v.y),
+               "r"(v.z), "r"(v.w)
+               : "memory");
 }
 
 #endif

@@ -200,7 +200,7 @@ __device__ __forceinline__ void softmax_forward(const TraversalArgs& args) {
         state.clear();
         if (!own.idle) {
             params.load(args, at);
-            dst.load(args, at, task.row, own.exists);
+            dst.template load<true>(args, at, task.row, own.exists);
             state.template run<false>(args, at, task, params, dst);
             // NaN: an infinity in the inputs (or a NaN, which stays).
             if (__any_sync(ALL_LANES, state.sum != state.sum))
@@ -289,9 +289,10 @@ __device__ __forceinline__ void softmax_backward_dst(const TraversalArgs& args) 
             typename F::DstGrad grad;
             Raw<S> raw;
             float grad_out[K], delta = 0.f;
-            dst.load(args, at, task.row, own.exists);
-            raw.load(args.out, at, task.row, own.exists);
-            load_row<S>(args.grad_out, at, task.row, grad_out);
+            dst.template load<true>(args, at, task.row, own.exists);
+            raw.template load<true>(args.grad_out, at, task.row, own.exists);
+            raw.unpack(grad_out);
+            raw.template load<true>(args.out, at, task.row, own.exists);
             const float lse = args.lse[stat];
             {
                 float out[K];
@@ -378,7 +379,7 @@ __device__ __forceinline__ void softmax_backward_src(const TraversalArgs& args) 
             }
             typename F::Src src;
             typename F::SrcGrad grad;
-            src.load(args, at, task.row, own.exists);
+            src.template load<true>(args, at, task.row, own.exists);
             const float source = F::source_score(params, src);
             grad.clear();
             for_batches<S, UNROLL>(args.indices, task, at, [&](auto tail, int first, auto& ids) {

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -21,7 +22,6 @@ from gnn_backend.runtime import cuda, selection
 from gnn_backend.runtime.instances import (
     BLOCK,
     MERGE_BLOCK,
-    REDUCE_BLOCK,
     Unit,
     merge_unit,
     softmax_unit,
@@ -31,12 +31,14 @@ if TYPE_CHECKING:
     from gnn_backend.ops.functors import Functor
 
 _TRAVERSAL = struct.Struct("<11q4f8q")  # TraversalArgs in kernels/traversal.cuh
-_MERGE = struct.Struct("<9q")  # MergeArgs in kernels/merge.cuh
+_MERGE = struct.Struct("<17q")  # MergeArgs in kernels/merge.cuh
 _MAX_GRID_Y = 65535
 _MAX_ROW = 1 << 30  # values; row bytes are 32-bit in the kernels
 _WARPS = BLOCK // selection.WARP
-_PERSISTENT_BLOCKS = 4  # blocks a multiprocessor of the passes that keep parameter gradients
+_PERSISTENT_BLOCKS = 12  # blocks a multiprocessor of the passes that keep parameter gradients
 _MERGE_COLUMNS = 32  # lanes of a merge warp
+_REDUCE_COLUMNS = 8  # columns of parameter partials a merge block sums
+_FEW_EDGES = 1 << 24  # below, launches count more than the memory of partials kept longer
 
 
 class DeviceEngine:
@@ -66,7 +68,7 @@ class DeviceEngine:
         call = _Call(self, functor, graph, operands, scalars)
         out = operands[functor.src[0]].new_empty(graph.num_dst, call.heads, call.dim)
         lse = torch.empty(graph.num_dst, call.heads, dtype=torch.float32, device=self.device)
-        call.rows("dst", "forward", out=out, lse=lse, into=out)
+        call.merge_softmax(call.rows("dst", "forward", out=out, lse=lse, into=out), lse)
         return out, lse
 
     def softmax_backward(
@@ -87,14 +89,21 @@ class DeviceEngine:
         (src,), (dst,), (param,) = functor.src, functor.dst, functor.params
         grads = {name: torch.empty_like(operands[name]) for name in needs}
         params = call.param_partials() if param in needs else {}
+        merges: list[_Merge] = []
         if dst in needs or params:
-            call.rows("dst", "backward_dst", into=grads.get(dst), param=params.get("dst"), **saved)
+            merges += call.rows(
+                "dst", "backward_dst", into=grads.get(dst), param=params.get("dst"), **saved
+            )
         else:
             call.row_stats(**saved)
+        if graph.num_edges >= _FEW_EDGES:
+            call.merge(merges)
+            merges = []
         if src in needs or params:
-            call.rows("src", "backward_src", into=grads.get(src), param=params.get("src"), **saved)
-        if params:
-            call.reduce(params["all"], grads[param])
+            merges += call.rows(
+                "src", "backward_src", into=grads.get(src), param=params.get("src"), **saved
+            )
+        call.merge(merges, params.get("all"), grads.get(param))
         return grads
 
     # ------------------------------------------------------------------ launching
@@ -110,6 +119,21 @@ class DeviceEngine:
 
         emulator.launch(unit.source, entry, full_grid, full_block, args)
         count_launch("emulator", entry)
+
+
+@dataclass
+class _Merge:
+    """Split rows whose partials are still to be merged into their output."""
+
+    splits: Splits
+    partial: Tensor
+    into: Tensor
+    stats: Tensor | None
+
+    def pack(self) -> tuple[int, ...]:
+        rows = self.splits.heavy_rows
+        pointers = (rows.data_ptr(), self.splits.heavy_ptr.data_ptr(), rows.numel())
+        return (*pointers, self.partial.data_ptr(), self.into.data_ptr())
 
 
 class _Call:
@@ -172,11 +196,11 @@ class _Call:
         into: Tensor | None,
         param: Tensor | None = None,
         **tensors: Tensor,
-    ) -> None:
-        """Run one pass over the rows of ``direction`` and merge its split rows into ``into``."""
+    ) -> list[_Merge]:
+        """Run one pass over the rows of ``direction``; returns what is to be merged."""
         blocks = self._blocks(direction)
         if not blocks:
-            return
+            return []
         splits = self._splits(direction)
         held: dict[str, Tensor | None] = dict(tensors)
         if which != "forward":
@@ -191,8 +215,10 @@ class _Call:
         args = self._pack(splits, splits.num_tasks, self.graph.csr(direction).indices, held)
         entry = f"{self.unit.name}_{which}"
         self.engine.launch(self.unit, entry, (blocks, self._grid_y()), BLOCK, args)
-        if splits.num_slots and into is not None:
-            self._merge("softmax" if which == "forward" else "sum", splits, held, into)
+        partial = held.get("partial")
+        if partial is None or into is None:
+            return []
+        return [_Merge(splits, partial, into, held.get("partial_stats"))]
 
     def _splits(self, direction: Direction) -> Splits:
         return self.graph.splits(direction, selection.chunk_for(self.graph.num_edges))
@@ -211,16 +237,6 @@ class _Call:
         partials = self._float(by_dst + by_src, self.heads, self.dim)
         return {"all": partials, "dst": partials[:by_dst], "src": partials[by_dst:]}
 
-    def reduce(self, partials: Tensor, into: Tensor) -> None:
-        """Sum the rows of ``partials`` into ``into``, in order."""
-        if into.numel() == 0:
-            return
-        tiles = -(-self.heads * self.dim // _MERGE_COLUMNS)
-        args = self._pack_merge(None, {"partial": partials}, into)
-        unit = merge_unit(self.dtype)
-        grid = (1, min(_MAX_GRID_Y, tiles))
-        self.engine.launch(unit, f"{unit.name}_reduce", grid, REDUCE_BLOCK, args)
-
     def row_stats(self, **tensors: Tensor) -> None:
         """Write (log-sum-exp, <grad_out, out>) of every row, without traversing edges."""
         if self.graph.num_dst * self.heads * self.dim == 0:
@@ -230,31 +246,36 @@ class _Call:
         grid = (-(-self.graph.num_dst // rows), self._grid_y())
         self.engine.launch(self.unit, f"{self.unit.name}_row_stats", grid, BLOCK, args)
 
-    def _merge(
-        self, kind: str, splits: Splits, held: Mapping[str, Tensor | None], into: Tensor
+    def merge_softmax(self, merges: list[_Merge], lse: Tensor) -> None:
+        """Merge the partials of a forward pass."""
+        for merge in merges:
+            sides = (*merge.pack(), 0, 0, 0, 0, 0)
+            numbers = (_pointer(merge.stats), lse.data_ptr(), 0, 0, 0)
+            self._launch_merge("softmax", merge.splits.heavy_rows.numel(), sides, numbers)
+
+    def merge(
+        self, merges: list[_Merge], partials: Tensor | None = None, param: Tensor | None = None
+    ) -> None:
+        """Merge the partials of backward passes, and sum parameter partials, in one launch."""
+        blocks = sum(m.splits.heavy_rows.numel() for m in merges)
+        sides = [number for m in merges for number in m.pack()]
+        sides += [0] * (10 - len(sides))
+        numbers = (0, 0, 0, 0, 0)
+        if partials is not None and param is not None:
+            blocks += -(-param.numel() // _REDUCE_COLUMNS)
+            numbers = (0, 0, partials.data_ptr(), partials.shape[0], param.data_ptr())
+        if blocks:
+            self._launch_merge("sum", blocks, tuple(sides), numbers)
+
+    def _launch_merge(
+        self, kind: str, blocks: int, sides: tuple[int, ...], numbers: tuple[int, ...]
     ) -> None:
         vector = 4 if self.dim % 4 == 0 else 1
         tiles = -(-self.heads * self.dim // (_MERGE_COLUMNS * vector))
         unit = merge_unit(self.dtype)
-        grid = (splits.heavy_rows.numel(), min(_MAX_GRID_Y, tiles))
-        args = self._pack_merge(splits, held, into)
+        grid = (blocks, min(_MAX_GRID_Y, tiles))
+        args = _MERGE.pack(*sides, self.heads, self.dim, *numbers)
         self.engine.launch(unit, f"{unit.name}_{kind}_v{vector}", grid, MERGE_BLOCK, args)
-
-    def _pack_merge(
-        self, splits: Splits | None, held: Mapping[str, Tensor | None], into: Tensor
-    ) -> bytes:
-        partial = held["partial"]
-        return _MERGE.pack(
-            _pointer(splits.heavy_rows if splits else None),
-            _pointer(splits.heavy_ptr if splits else None),
-            self.heads,
-            self.dim,
-            _pointer(partial),
-            _pointer(held.get("partial_stats")),
-            into.data_ptr(),
-            _pointer(held.get("lse")),
-            0 if partial is None else partial.shape[0],
-        )
 
     def _float(self, *shape: int) -> Tensor:
         return torch.empty(*shape, dtype=torch.float32, device=self.engine.device)

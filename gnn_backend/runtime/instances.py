@@ -22,8 +22,7 @@ from gnn_backend.runtime.selection import (
 )
 
 BLOCK = 128  # threads of a traversal block (kernels/common.cuh)
-MERGE_BLOCK = 128  # threads of a merge block (kernels/merge.cuh)
-REDUCE_BLOCK = 1024  # threads of a block that sums parameter partials
+MERGE_BLOCK = 256  # threads of a merge block (kernels/merge.cuh)
 MERGE_VECTORS = (1, 4)  # columns a lane
 PASSES = ("forward", "backward_dst", "backward_src", "row_stats")
 
@@ -84,15 +83,13 @@ def softmax_unit(
 
 @lru_cache(maxsize=8)
 def merge_unit(dtype: str) -> Unit:
-    """Merge kernels that write ``dtype``: ``merge_<dtype>_{softmax,sum}_v{1,4}``, ``_reduce``."""
+    """Merge kernels that write ``dtype``: ``merge_<dtype>_{softmax,sum}_v{1,4}``."""
     text, kind = '#include "merge.cuh"\n', _cuda_type(dtype)
     entries = []
     for name in ("softmax", "sum"):
         for vector in MERGE_VECTORS:
             entries.append(f"merge_{dtype}_{name}_v{vector}")
             text += _entry(entries[-1], "MergeArgs", MERGE_BLOCK, f"merge_{name}<{kind}, {vector}>")
-    entries.append(f"merge_{dtype}_reduce")
-    text += _entry(entries[-1], "MergeArgs", REDUCE_BLOCK, f"reduce_rows<{kind}>")
     return Unit(f"merge_{dtype}", tuple(entries), text)
 
 

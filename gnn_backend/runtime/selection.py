@@ -16,6 +16,8 @@ MAX_HEAD_DIM = 1024
 VALUES = 8  # values a lane, the sweet spot of registers against lanes
 GROUP_TARGET = 16  # lanes an edge that heads are laid side by side to reach
 WARP = 32
+MIN_CHUNK, MAX_CHUNK = 64, 1024  # neighbours a task
+FULL_TASKS = 4000  # tasks of full length that keep a large GPU busy
 
 DTYPE_NAMES = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
 DTYPE_TYPES = {"f32": "float", "bf16": "bf16", "f16": "f16"}
@@ -108,16 +110,15 @@ def all_shapes() -> list[Shape]:
 def schedule_for(shape: Shape) -> Schedule:
     """Edges in flight and register bounds: as many as fit without spilling."""
     if shape.values <= 8:
-        return Schedule(Pass(4, 5), Pass(4, 3), Pass(2, 4))
+        return Schedule(Pass(4, 5), Pass(4, 3), Pass(2))
     if shape.values <= 16:
         return Schedule(Pass(2), Pass(2), Pass(1))
     return Schedule(Pass(1), Pass(1), Pass(1))
 
 
 def chunk_for(num_edges: int) -> int:
-    """Neighbours a task: short on small graphs, long on large ones."""
-    if num_edges < 1 << 19:
-        return 128
-    if num_edges < 1 << 24:
-        return 256
-    return 512
+    """Neighbours a task: short where there would be too few tasks to fill a GPU, else long."""
+    chunk = MIN_CHUNK
+    while chunk < MAX_CHUNK and num_edges >= 2 * chunk * FULL_TASKS:
+        chunk *= 2
+    return chunk

@@ -63,7 +63,8 @@ static inline float exp2_approx(float x) {
 
 static inline float log2_approx(float x) { return log2f(x); }
 
-static inline uint4 load_streaming(const uint4* address) { return *address; }
-static inline unsigned load_streaming(const unsigned* address) { return *address; }
+// Caches are not modelled.
+__device__ __forceinline__ uint4 load_streaming(const uint4* address) { return *address; }
+__device__ __forceinline__ void store_streaming(uint4* address, uint4 v) { *address = v; }
 
 #endif

@@ -31,18 +31,18 @@ template <class S> struct GATv2 {
 
     struct Src {
         Raw<S> x;
-        template <class Args>
+        template <bool ONCE = false, class Args>
         __device__ __forceinline__ void load(
             const Args& args, const Lane<S>& at, int row, bool live) {
-            x.load(args.src[0], at, row, live);
+            x.template load<ONCE>(args.src[0], at, row, live);
         }
     };
     struct Dst {
         Raw<S> x;
-        template <class Args>
+        template <bool ONCE = false, class Args>
         __device__ __forceinline__ void load(
             const Args& args, const Lane<S>& at, int row, bool live) {
-            x.load(args.dst[0], at, row, live);
+            x.template load<ONCE>(args.dst[0], at, row, live);
         }
     };
 

@@ -28,7 +28,7 @@ from filelock import FileLock
 from numba import types
 
 from gnn_backend.config import config
-from gnn_backend.errors import KernelCompileError
+from gnn_backend.errors import KernelCompileError, invalid
 from gnn_backend.runtime import cpu_memory, cpu_vector
 
 TEMPLATES = Path(__file__).parent / "numba_templates"
@@ -51,6 +51,10 @@ _NAMES = {
 _VARIANT = re.compile(r"# variant: .*?# end of variant\n", re.DOTALL)
 
 _lock = threading.RLock()
+if hasattr(os, "register_at_fork"):  # else a child could inherit the locks of a compilation
+    os.register_at_fork(
+        before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release
+    )
 _modules: dict[tuple[Any, Path], ModuleType] = {}
 _kernels: dict[tuple[str, str], Any] = {}  # they own the machine code
 
@@ -82,8 +86,17 @@ class Variant:
 
 
 def functor_path(name: str) -> Path:
-    """File with the Numba source of a functor."""
-    return TEMPLATES / f"{name}.py"
+    """File with the Numba source of a functor.
+
+    Raises
+    ------
+    InvalidArgument
+        There is none for this name.
+    """
+    path = TEMPLATES / f"{name}.py"
+    if not path.exists():
+        raise invalid("functor", "no Numba source", name, f"the name of a file in {TEMPLATES}")
+    return path
 
 
 def _without_template_imports(text: str) -> str:
@@ -170,14 +183,14 @@ def kernel_address(module: ModuleType, name: str) -> int:
         signature = types.void(types.int64, types.int64)
         with _lock, FileLock(str(Path(module.__file__ or "").with_suffix(".lock"))):
             try:
-                options = {"cache": True, "nopython": True, "fastmath": module.FLAGS}
+                options = {"cache": True, "nopython": True, **module.OPTIONS}
                 kernel = numba.cfunc(signature, **options)(getattr(module, name))
             except numba.errors.NumbaError as error:
                 raise KernelCompileError(
                     f"the CPU kernel {name} does not compile", str(error)
                 ) from error
         _kernels[key] = kernel
-    return int(kernel.address)
+    return int(kernel.address or 0)
 
 
 def run_blocks(parallel: bool) -> Any:

@@ -27,7 +27,17 @@ from gnn_backend.runtime import cpu_module
 
 _lock = threading.Lock()
 _settings: Any = numba.config  # its attributes are set at run time
-_fork_lost_pool = False
+
+
+class _State:
+    """What must be known when the process forks."""
+
+    running = 0  # kernels on the pool
+    pool_lost = False
+    lost_before_fork = False
+
+
+_state = _State()
 
 
 def _library_candidates() -> Iterator[Path | str]:
@@ -52,44 +62,53 @@ def _load_tbb() -> bool:
 @functools.cache
 def _start_tbb() -> bool:
     with _lock:
-        if not parallel._is_initialized:
-            chosen = str(_settings.THREADING_LAYER).lower()
-            if chosen not in ("default", "tbb", "safe", "threadsafe", "forksafe"):
-                return False
-            if chosen == "default" and _settings.THREADING_LAYER_PRIORITY[0] != "tbb":
-                return False
-            if not _load_tbb():
-                return False
-            try:
-                parallel._check_tbb_version_compatible()
-                importlib.import_module("numba.np.ufunc.tbbpool")
-            except ImportError:
-                return False
-            numba.get_num_threads()  # starts the layer
-        return str(numba.threading_layer()) == "tbb"
+        return _tbb_may_load() and str(_started_layer()) == "tbb"
+
+
+def _tbb_may_load() -> bool:
+    """Whether Numba would choose TBB, or has; makes the library findable."""
+    if parallel._is_initialized:
+        return True
+    chosen = str(_settings.THREADING_LAYER).lower()
+    if chosen == "default" and _settings.THREADING_LAYER_PRIORITY[0] != "tbb":
+        return False
+    if chosen not in ("default", "tbb", "safe", "threadsafe", "forksafe") or not _load_tbb():
+        return False
+    try:
+        parallel._check_tbb_version_compatible()
+        importlib.import_module("numba.np.ufunc.tbbpool")
+    except ImportError:
+        return False
+    return True
+
+
+def _started_layer() -> str:
+    numba.get_num_threads()  # starts the layer
+    return numba.threading_layer()
 
 
 def parallel_available() -> bool:
     """Whether kernels may use several threads: TBB is loaded and alive in this process."""
-    return _start_tbb() and not _fork_lost_pool
+    return _start_tbb() and not _state.pool_lost
 
 
 def _before_fork() -> None:
-    global _fork_lost_pool
-    # TBB can hand its pool over to the child only when the main thread forks. The flag is put
-    # back in the parent.
-    if parallel._is_initialized and threading.current_thread() is not threading.main_thread():
-        _fork_lost_pool = True
+    _lock.acquire()
+    _state.lost_before_fork = _state.pool_lost
+    # Numba hands the pool over to the child only if the main thread forks while it is idle.
+    main = threading.current_thread() is threading.main_thread()
+    if parallel._is_initialized and (_state.running or not main):
+        _state.pool_lost = True
 
 
 def _after_fork_in_parent() -> None:
-    global _fork_lost_pool
-    _fork_lost_pool = False
+    _state.pool_lost = _state.lost_before_fork
+    _lock.release()
 
 
 def _after_fork_in_child() -> None:
-    global _lock
-    _lock = threading.Lock()
+    _state.running = 0
+    _lock.release()
 
 
 if hasattr(os, "register_at_fork"):
@@ -114,8 +133,12 @@ def run(kernel: int, blocks: int, arguments: int) -> None:
     before, chunk = numba.get_num_threads(), numba.get_parallel_chunksize()
     numba.set_num_threads(min(threads, _settings.NUMBA_NUM_THREADS))
     numba.set_parallel_chunksize(1)  # blocks are handed out one by one, none waits behind another
+    with _lock:
+        _state.running += 1
     try:
         loop(kernel, blocks, arguments)
     finally:
+        with _lock:
+            _state.running -= 1
         numba.set_num_threads(before)
         numba.set_parallel_chunksize(chunk)

@@ -2,29 +2,28 @@
 
 # mypy: disable-error-code=no-untyped-def
 
-from numba import njit
-
 from gnn_backend.runtime.cpu_vector import where
+from gnn_backend.runtime.numba_templates.common import inline
 
 # Which operand plays which role. The value is the key itself, so that each row is read once.
 KEY, QUERY, PARAM, VALUE = "x_src", "x_dst", "att", "x_src"
 VALUE_IS_KEY = True
 
 
-@njit(forceinline=True)
+@inline
 def term(key, query, param, scalars):
     """What one feature adds to the logit."""
     z = key + query
     return param * where(z > 0.0, z, z * scalars[0])
 
 
-@njit(forceinline=True)
+@inline
 def key_slope(key, query, param, scalars):
     """Derivative of the term towards the key, up to what ``finish_key`` multiplies."""
     return where(key + query > 0.0, 1.0, scalars[0])
 
 
-@njit(forceinline=True)
+@inline
 def finish_key(total, param, scalars):
     """Key gradient from the sum of ``weight * key_slope`` over a row."""
     return total * param
@@ -34,7 +33,7 @@ query_slope = key_slope
 finish_query = finish_key
 
 
-@njit(forceinline=True)
+@inline
 def param_slope(key, query, param, scalars):
     """Derivative of the term towards the parameter."""
     z = key + query

@@ -74,7 +74,8 @@ def backward_dst_edges(a, row, begin, end, query_sums, param_sums, buffer):
             targets = (shift(query_sums, at), shift(param_sums, at))
             args = (slopes, n, nbrs, key_stride, operands, targets)
             for_tiles(slopes_by_dst_tile, a.key_width, args)
-    for_tiles(finish_query_tile, key_stride, (query_sums, a.param, a.scalars))
+    if end > begin:  # 0 times an infinite parameter would be NaN
+        for_tiles(finish_query_tile, key_stride, (query_sums, a.param, a.scalars))
 
 
 def backward_dst(block, address):

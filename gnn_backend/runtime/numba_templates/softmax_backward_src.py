@@ -73,12 +73,9 @@ def backward_src_edges(a, row, begin, end, key_sums, value_sums, buffer):
             for_tiles(weighted_sum_tile, a.width, sum_args)
             args = (slopes, n, nbrs, key_stride, operands, shift(key_sums, at))
             for_tiles(slopes_by_src_tile, a.key_width, args)
-    finish_key_row(a, value_sums if VALUE_IS_KEY else key_sums, key_sums)
-
-
-@inline
-def finish_key_row(a, row, key_sums):
-    for_tiles(finish_key_tile, a.heads * a.key_width, (row, key_sums, a.param, a.scalars))
+    if end > begin:  # 0 times an infinite parameter would be NaN
+        row = value_sums if VALUE_IS_KEY else key_sums
+        for_tiles(finish_key_tile, key_stride, (row, key_sums, a.param, a.scalars))
 
 
 def backward_src(block, address):

@@ -19,6 +19,11 @@ def stats(block, address):
     count = a.rows * a.heads
     for r in range(count * block // a.blocks, count * (block + 1) // a.blocks):
         put(a.stats, 2 * r, get(a.lse, r))
-        put(a.stats, 2 * r + 1, 0.0)
+        product = shift(a.stats, 2 * r + 1)
+        put(product, 0, 0.0)
         out, grad_out = shift(a.out, r * a.width), shift(a.grad_out, r * a.width)
-        for_tiles(row_dot_tile, a.width, (out, grad_out, shift(a.stats, 2 * r + 1)))
+        for_tiles(row_dot_tile, a.width, (out, grad_out, product))
+        # An infinite cotangent makes every term of the row's sum infinite, of either sign; the
+        # gradients of its logits are then NaN, as inf - inf is.
+        dot = get(product, 0)
+        put(product, 0, dot + (dot - dot))

@@ -86,6 +86,7 @@ class Graph:
         self._counts = counts
         self._splits: dict[tuple[Direction, int], Splits] = {}
         self._stats: dict[Direction, DegreeStats] = {}
+        self.plans: dict[Any, Any] = {}  # launch plans that the runtime keeps with the graph
         self._lock = threading.RLock()
 
     # ------------------------------------------------------------------ construction
@@ -282,6 +283,7 @@ class Graph:
     def clear(self) -> None:
         """Drop what was built lazily; it is built again when needed."""
         with self._lock:
+            self.plans.clear()
             self._by_src = None
             self._splits.clear()
             self._stats.clear()

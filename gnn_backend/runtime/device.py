@@ -1,44 +1,31 @@
 """The device engine: launch sequence of the softmax-weighted passes, for CUDA and the emulator.
 
-It allocates, sizes grids, packs arguments and merges split rows; the kernels run on
-the GPU or in the host emulator. Operands arrive contiguous and checked (``ops``).
+It allocates, packs arguments, launches, and merges split rows; the kernels run on the GPU or in
+the host emulator. Operands arrive contiguous and checked (``ops``).
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from gnn_backend.errors import Unsupported
-from gnn_backend.graph import Graph, Splits
-from gnn_backend.graph.graph import Direction
+from gnn_backend.graph import Graph
 from gnn_backend.profile import count_launch
-from gnn_backend.runtime import cuda, selection
-from gnn_backend.runtime.instances import (
-    BLOCK,
-    MERGE_BLOCK,
-    Unit,
-    merge_unit,
-    softmax_unit,
-)
+from gnn_backend.runtime import cuda
+from gnn_backend.runtime.instances import BLOCK, MERGE_BLOCK, Unit
+from gnn_backend.runtime.plan import Plan, Side, plan_for
 
 if TYPE_CHECKING:
     from gnn_backend.ops.functors import Functor
 
-_TRAVERSAL = struct.Struct("<11q4f8q")  # TraversalArgs in kernels/traversal.cuh
-_MERGE = struct.Struct("<17q")  # MergeArgs in kernels/merge.cuh
-_MAX_GRID_Y = 65535
-_MAX_ROW = 1 << 30  # values; row bytes are 32-bit in the kernels
-_WARPS = BLOCK // selection.WARP
-_PERSISTENT_BLOCKS = 12  # blocks a multiprocessor of the passes that keep parameter gradients
-_MERGE_COLUMNS = 32  # lanes of a merge warp
-_REDUCE_COLUMNS = 8  # columns of parameter partials a merge block sums
+TRAVERSAL_ARGS = struct.Struct("<11q4f8q")  # TraversalArgs in kernels/traversal.cuh
+MERGE_ARGS = struct.Struct("<17q")  # MergeArgs in kernels/merge.cuh
 _FEW_EDGES = 1 << 24  # below, launches count more than the memory of partials kept longer
+_NO_SIDE = (0, 0, 0, 0, 0)
 
 
 class DeviceEngine:
@@ -55,8 +42,6 @@ class DeviceEngine:
         self.emulated = device.type != "cuda"
         self.multiprocessors = 1 if self.emulated else cuda.multiprocessors(device.index)
 
-    # ------------------------------------------------------------------ passes
-
     def softmax_forward(
         self,
         functor: Functor,
@@ -64,11 +49,28 @@ class DeviceEngine:
         operands: Mapping[str, Tensor],
         scalars: Mapping[str, float],
     ) -> tuple[Tensor, Tensor]:
-        """Weighted sum [N_dst, H, D] and its base-2 log-sum-exp [N_dst, H] float32."""
-        call = _Call(self, functor, graph, operands, scalars)
-        out = operands[functor.src[0]].new_empty(graph.num_dst, call.heads, call.dim)
-        lse = torch.empty(graph.num_dst, call.heads, dtype=torch.float32, device=self.device)
-        call.merge_softmax(call.rows("dst", "forward", out=out, lse=lse, into=out), lse)
+        """Weighted sum [N_dst, H, D] and its base-2 log-sum-exp [N_dst, H] float32.
+
+        The log-sum-exp is up to a constant of the row that the functor leaves out of its scores.
+        """
+        plan, fixed = self._prepare(functor, graph, operands, scalars)
+        side, heads = plan.dst, plan.heads
+        out = operands[functor.src[0]].new_empty(graph.num_dst, heads, plan.dim)
+        lse = self._floats(graph.num_dst, heads)
+        if not side.blocks:
+            return out, lse
+        partial, stats = 0, 0
+        if side.num_slots:
+            scratch = self._floats(side.num_slots * (plan.width + 2 * heads))
+            partial = scratch.data_ptr()
+            stats = partial + 4 * side.num_slots * plan.width
+        rows = (out.data_ptr(), lse.data_ptr(), 0, 0, 0, 0, partial, stats)
+        self._traverse(plan, side, "forward", side.blocks, fixed, rows)
+        if side.num_slots:
+            merged = _merged(side, partial, out.data_ptr())
+            numbers = (plan.heads, plan.dim, stats, lse.data_ptr(), 0, 0, 0)
+            args = MERGE_ARGS.pack(*merged, *_NO_SIDE, *numbers)
+            self._merge(plan, "softmax", side.num_heavy, args)
         return out, lse
 
     def softmax_backward(
@@ -83,208 +85,141 @@ class DeviceEngine:
         needs: frozenset[str],
     ) -> dict[str, Tensor]:
         """Gradients of the operands named in ``needs``; no work for the others."""
-        call = _Call(self, functor, graph, operands, scalars)
-        stats = torch.empty(graph.num_dst, call.heads, 2, dtype=torch.float32, device=self.device)
-        saved = {"out": out, "lse": lse, "grad_out": grad_out, "row_stats": stats}
-        (src,), (dst,), (param,) = functor.src, functor.dst, functor.params
+        plan, fixed = self._prepare(functor, graph, operands, scalars)
         grads = {name: torch.empty_like(operands[name]) for name in needs}
-        params = call.param_partials() if param in needs else {}
-        merges: list[_Merge] = []
-        if dst in needs or params:
-            merges += call.rows(
-                "dst", "backward_dst", into=grads.get(dst), param=params.get("dst"), **saved
-            )
-        else:
-            call.row_stats(**saved)
-        if graph.num_edges >= _FEW_EDGES:
-            call.merge(merges)
-            merges = []
-        if src in needs or params:
-            merges += call.rows(
-                "src", "backward_src", into=grads.get(src), param=params.get("src"), **saved
-            )
-        call.merge(merges, params.get("all"), grads.get(param))
+        (src,), (dst,), (param,) = functor.src, functor.dst, functor.params
+        by_dst = dst in needs or param in needs
+        by_src = src in needs or param in needs
+        few = graph.num_edges < _FEW_EDGES
+        work = _Backward(self, plan, fixed, few)
+        work.reads(out, lse, grad_out)
+        if param in needs:
+            work.sums_params(grads[param], plan.src(graph))
+        if by_dst:
+            work.rows("backward_dst", plan.dst, grads.get(dst), 0)
+        elif graph.num_dst * plan.width:
+            work.row_stats(graph.num_dst)
+        if not few:
+            work.merge(last=False)
+        if by_src:
+            first = plan.dst.persistent_blocks
+            work.rows("backward_src", plan.src(graph), grads.get(src), first)
+        work.merge(last=True)
         return grads
 
-    # ------------------------------------------------------------------ launching
-
-    def launch(
-        self, unit: Unit, entry: str, grid: tuple[int, int], block: int, args: bytes
-    ) -> None:
-        full_grid, full_block = (grid[0], grid[1], 1), (block, 1, 1)
-        if not self.emulated:
-            cuda.launch(unit, entry, full_grid, full_block, args, self.device.index)
-            return
-        from gnn_backend.runtime import emulator
-
-        emulator.launch(unit.source, entry, full_grid, full_block, args)
-        count_launch("emulator", entry)
-
-
-@dataclass
-class _Merge:
-    """Split rows whose partials are still to be merged into their output."""
-
-    splits: Splits
-    partial: Tensor
-    into: Tensor
-    stats: Tensor | None
-
-    def pack(self) -> tuple[int, ...]:
-        rows = self.splits.heavy_rows
-        pointers = (rows.data_ptr(), self.splits.heavy_ptr.data_ptr(), rows.numel())
-        return (*pointers, self.partial.data_ptr(), self.into.data_ptr())
-
-
-class _Call:
-    """One operator call: its layout, its graph and the launches of a pass."""
-
-    def __init__(
+    def _prepare(
         self,
-        engine: DeviceEngine,
         functor: Functor,
         graph: Graph,
         operands: Mapping[str, Tensor],
         scalars: Mapping[str, float],
-    ) -> None:
+    ) -> tuple[Plan, tuple[float, ...]]:
+        """The plan, and the arguments that are the same for all passes of a call."""
         first = operands[functor.src[0]]
-        self.engine, self.graph = engine, graph
-        self.heads, self.dim = first.shape[1], first.shape[2]
-        if self.dim > selection.MAX_HEAD_DIM:
-            raise Unsupported("head-dim", f"{self.dim} > {selection.MAX_HEAD_DIM}")
-        if self.heads * self.dim >= _MAX_ROW:
-            raise Unsupported("head-dim", f"{self.heads} x {self.dim} >= {_MAX_ROW} values a row")
-        self.dtype = selection.DTYPE_NAMES[first.dtype]
-        self.shape = selection.shape_for(self.dtype, self.heads, max(1, self.dim))
-        self.unit = softmax_unit(functor.cuda_type, functor.cuda_header, self.dtype, self.shape)
-        self.tables = [
-            pointer
-            for names in (functor.src, functor.dst, functor.params)
-            for pointer in _two_pointers(operands, names)
-        ]
+        heads, dim = first.shape[1:]
+        plan = plan_for(functor, graph, first.dtype, heads, dim, self.multiprocessors)
+        fixed: list[float] = [heads, dim]
+        for names in (functor.src, functor.dst, functor.params):
+            pointers = [operands[name].data_ptr() for name in names]
+            fixed += [*pointers, 0, 0][:2]
         numbers = [float(scalars[name]) for name in functor.scalars]
-        self.scalars = numbers + [0.0] * (4 - len(numbers))
+        return plan, (*fixed, *(numbers + [0.0] * 4)[:4])
 
-    def _grid_y(self) -> int:
-        return min(_MAX_GRID_Y, self.heads // self.shape.heads)
-
-    def _pack(
+    def _traverse(
         self,
-        splits: Splits | None,
-        count: int,
-        indices: Tensor | None,
-        tensors: Mapping[str, Tensor | None],
-    ) -> bytes:
-        fields = ("out", "lse", "grad_out", "row_stats", "grad")
-        fields += ("param_partials", "partial", "partial_stats")
-        return _TRAVERSAL.pack(
-            _pointer(splits.tasks if splits else None),
-            count,
-            _pointer(indices),
-            self.heads,
-            self.dim,
-            *self.tables,
-            *self.scalars,
-            *(_pointer(tensors.get(name)) for name in fields),
-        )
-
-    def rows(
-        self,
-        direction: Direction,
+        plan: Plan,
+        side: Side,
         which: str,
-        *,
-        into: Tensor | None,
-        param: Tensor | None = None,
-        **tensors: Tensor,
-    ) -> list[_Merge]:
-        """Run one pass over the rows of ``direction``; returns what is to be merged."""
-        blocks = self._blocks(direction)
-        if not blocks:
-            return []
-        splits = self._splits(direction)
-        held: dict[str, Tensor | None] = dict(tensors)
-        if which != "forward":
-            held["grad"] = into
-        if param is not None:
-            blocks = param.shape[0]
-            held["param_partials"] = param
-        if splits.num_slots and into is not None:
-            held["partial"] = self._float(splits.num_slots, self.heads, self.dim)
-            if which == "forward":
-                held["partial_stats"] = self._float(splits.num_slots, self.heads, 2)
-        args = self._pack(splits, splits.num_tasks, self.graph.csr(direction).indices, held)
-        entry = f"{self.unit.name}_{which}"
-        self.engine.launch(self.unit, entry, (blocks, self._grid_y()), BLOCK, args)
-        partial = held.get("partial")
-        if partial is None or into is None:
-            return []
-        return [_Merge(splits, partial, into, held.get("partial_stats"))]
+        blocks: int,
+        fixed: tuple[float, ...],
+        rows: tuple[int, ...],
+    ) -> None:
+        args = TRAVERSAL_ARGS.pack(side.tasks, side.num_tasks, side.indices, *fixed, *rows)
+        self.launch(plan.unit, plan.entries[which], (blocks, plan.grid_y), BLOCK, args)
 
-    def _splits(self, direction: Direction) -> Splits:
-        return self.graph.splits(direction, selection.chunk_for(self.graph.num_edges))
+    def _merge(self, plan: Plan, kind: str, blocks: int, args: bytes) -> None:
+        grid = (blocks, plan.merge_grid_y)
+        self.launch(plan.merge_unit, plan.merge_entries[kind], grid, MERGE_BLOCK, args)
 
-    def _blocks(self, direction: Direction) -> int:
-        """Blocks that give every task a lane group; 0 where there is nothing to do."""
-        rows = self.graph.num_dst if direction == "dst" else self.graph.num_src
-        if rows * self.heads * self.dim == 0:
-            return 0
-        return -(-self._splits(direction).num_tasks // (_WARPS * self.shape.tasks))
+    def _floats(self, *shape: int) -> Tensor:
+        return torch.empty(shape, dtype=torch.float32, device=self.device)
 
-    def param_partials(self) -> dict[str, Tensor]:
-        """Partials of the parameter gradient, a row a block: of both passes and each one's."""
-        most = self.engine.multiprocessors * _PERSISTENT_BLOCKS
-        by_dst, by_src = (min(self._blocks(d), most) for d in ("dst", "src"))
-        partials = self._float(by_dst + by_src, self.heads, self.dim)
-        return {"all": partials, "dst": partials[:by_dst], "src": partials[by_dst:]}
-
-    def row_stats(self, **tensors: Tensor) -> None:
-        """Write (log-sum-exp, <grad_out, out>) of every row, without traversing edges."""
-        if self.graph.num_dst * self.heads * self.dim == 0:
+    def launch(
+        self, unit: Unit, entry: str, grid: tuple[int, int], block: int, args: bytes
+    ) -> None:
+        """Launch one kernel of ``unit`` with one struct argument."""
+        if not self.emulated:
+            cuda.launch(unit, entry, (*grid, 1), (block, 1, 1), args, self.device.index)
             return
-        args = self._pack(None, self.graph.num_dst, None, tensors)
-        rows = _WARPS * self.shape.tasks
-        grid = (-(-self.graph.num_dst // rows), self._grid_y())
-        self.engine.launch(self.unit, f"{self.unit.name}_row_stats", grid, BLOCK, args)
+        from gnn_backend.runtime import emulator
 
-    def merge_softmax(self, merges: list[_Merge], lse: Tensor) -> None:
-        """Merge the partials of a forward pass."""
-        for merge in merges:
-            sides = (*merge.pack(), 0, 0, 0, 0, 0)
-            numbers = (_pointer(merge.stats), lse.data_ptr(), 0, 0, 0)
-            self._launch_merge("softmax", merge.splits.heavy_rows.numel(), sides, numbers)
+        emulator.launch(unit.source, entry, (*grid, 1), (block, 1, 1), args)
+        count_launch("emulator", entry)
 
-    def merge(
-        self, merges: list[_Merge], partials: Tensor | None = None, param: Tensor | None = None
+
+class _Backward:
+    """The passes of one backward call; holds their scratch memory until it is merged."""
+
+    def __init__(
+        self, engine: DeviceEngine, plan: Plan, fixed: tuple[float, ...], few: bool
     ) -> None:
-        """Merge the partials of backward passes, and sum parameter partials, in one launch."""
-        blocks = sum(m.splits.heavy_rows.numel() for m in merges)
-        sides = [number for m in merges for number in m.pack()]
-        sides += [0] * (10 - len(sides))
-        numbers = (0, 0, 0, 0, 0)
-        if partials is not None and param is not None:
-            blocks += -(-param.numel() // _REDUCE_COLUMNS)
-            numbers = (0, 0, partials.data_ptr(), partials.shape[0], param.data_ptr())
+        self.engine, self.plan, self.fixed, self.few = engine, plan, fixed, few
+        self.scratch: list[Tensor] = []  # keeps partials alive until merged
+        self.sides: list[tuple[int, ...]] = []
+        self.heavy = 0
+        self.params = self.param_rows = self.param_out = 0
+        self.param_scratch: Tensor | None = None
+
+    def reads(self, out: Tensor, lse: Tensor, grad_out: Tensor) -> None:
+        """Take the saved tensors; row statistics are [N_dst, H, 2]."""
+        self.row_statistics = self.engine._floats(out.shape[0] * self.plan.heads * 2)
+        held = (out, lse, grad_out, self.row_statistics)
+        self.saved = tuple(tensor.data_ptr() for tensor in held)
+
+    def sums_params(self, grad: Tensor, src: Side) -> None:
+        """Have both passes write parameter partials, one row a block."""
+        self.param_rows = self.plan.dst.persistent_blocks + src.persistent_blocks
+        self.param_scratch = self.engine._floats(self.param_rows * self.plan.width)
+        self.params, self.param_out = self.param_scratch.data_ptr(), grad.data_ptr()
+
+    def rows(self, which: str, side: Side, grad: Tensor | None, first_param: int) -> None:
+        """Run one pass; its split rows are merged later."""
+        if not side.blocks:
+            return
+        plan = self.plan
+        partial = 0
+        if grad is not None and side.num_slots:
+            scratch = self.engine._floats(side.num_slots * plan.width)
+            partial = scratch.data_ptr()
+            self.scratch.append(scratch)
+            self.sides.append(_merged(side, partial, grad.data_ptr()))
+            self.heavy += side.num_heavy
+        into = 0 if grad is None else grad.data_ptr()
+        params = self.params + 4 * first_param * plan.width if self.params else 0
+        rows = (*self.saved, into, params, partial, 0)
+        blocks = side.persistent_blocks
+        self.engine._traverse(plan, side, which, blocks, self.fixed, rows)
+
+    def row_stats(self, num_rows: int) -> None:
+        """Write (log-sum-exp, <grad_out, out>) of every row, without traversing edges."""
+        plan = self.plan
+        args = TRAVERSAL_ARGS.pack(0, num_rows, 0, *self.fixed, *self.saved, 0, 0, 0, 0)
+        grid = (-(-num_rows // plan.rows_a_block), plan.grid_y)
+        self.engine.launch(plan.unit, plan.entries["row_stats"], grid, BLOCK, args)
+
+    def merge(self, last: bool) -> None:
+        """Merge split rows and, at the end, sum the parameter partials, in one launch."""
+        plan = self.plan
+        blocks, params = self.heavy, (0, 0, 0)
+        if last and self.param_out:
+            blocks += plan.reduce_blocks
+            params = (self.params, self.param_rows, self.param_out)
         if blocks:
-            self._launch_merge("sum", blocks, tuple(sides), numbers)
-
-    def _launch_merge(
-        self, kind: str, blocks: int, sides: tuple[int, ...], numbers: tuple[int, ...]
-    ) -> None:
-        vector = 4 if self.dim % 4 == 0 else 1
-        tiles = -(-self.heads * self.dim // (_MERGE_COLUMNS * vector))
-        unit = merge_unit(self.dtype)
-        grid = (blocks, min(_MAX_GRID_Y, tiles))
-        args = _MERGE.pack(*sides, self.heads, self.dim, *numbers)
-        self.engine.launch(unit, f"{unit.name}_{kind}_v{vector}", grid, MERGE_BLOCK, args)
-
-    def _float(self, *shape: int) -> Tensor:
-        return torch.empty(*shape, dtype=torch.float32, device=self.engine.device)
+            sides = [n for side in self.sides for n in side] + [0] * (10 - 5 * len(self.sides))
+            args = MERGE_ARGS.pack(*sides, plan.heads, plan.dim, 0, 0, *params)
+            self.engine._merge(plan, "sum", blocks, args)
+        self.scratch, self.sides, self.heavy = [], [], 0
 
 
-def _pointer(tensor: Tensor | None) -> int:
-    return 0 if tensor is None else tensor.data_ptr()
-
-
-def _two_pointers(operands: Mapping[str, Tensor], names: tuple[str, ...]) -> tuple[int, int]:
-    pointers = [operands[name].data_ptr() for name in names] + [0, 0]
-    return pointers[0], pointers[1]
+def _merged(side: Side, partial: int, out: int) -> tuple[int, ...]:
+    return (side.heavy_rows, side.heavy_ptr, side.num_heavy, partial, out)

@@ -1,0 +1,138 @@
+"""What an operator's launches on one graph have in common, worked out once and kept with the graph.
+
+A plan holds the lane layout, the kernels' names, the row splits and the grids of every pass, so
+that an eager call only allocates, packs arguments and launches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import torch
+
+from gnn_backend.errors import Unsupported
+from gnn_backend.graph import Graph
+from gnn_backend.graph.graph import Direction
+from gnn_backend.runtime import selection
+from gnn_backend.runtime.instances import BLOCK, PASSES, merge_unit, softmax_unit
+
+if TYPE_CHECKING:
+    from gnn_backend.ops.functors import Functor
+
+MAX_GRID_Y = 65535
+_MAX_ROW = 1 << 30  # values; row bytes are 32-bit in the kernels
+_WARPS = BLOCK // selection.WARP
+_PERSISTENT_BLOCKS = 12  # blocks a multiprocessor of the passes that keep parameter gradients
+_MERGE_COLUMNS = 32  # lanes of a merge warp
+REDUCE_COLUMNS = 8  # columns of parameter partials that a merge block sums
+
+
+@dataclass(frozen=True)
+class Side:
+    """One direction of the graph, cut into tasks: pointers, counts and grids.
+
+    Attributes
+    ----------
+    keep : tuple
+        The tensors that the pointers point into.
+    tasks, indices, heavy_rows, heavy_ptr : int
+        Device addresses.
+    num_tasks, num_slots, num_heavy, num_rows : int
+    blocks, persistent_blocks : int
+        A lane group a task; and up to a few waves, for passes that stride over the tasks.
+    """
+
+    keep: tuple[object, ...]
+    tasks: int
+    indices: int
+    heavy_rows: int
+    heavy_ptr: int
+    num_tasks: int
+    num_slots: int
+    num_heavy: int
+    num_rows: int
+    blocks: int
+    persistent_blocks: int
+
+
+class Plan:
+    """Launch parameters of a functor on a graph at one dtype, head count and head dimension.
+
+    Raises
+    ------
+    Unsupported
+        ``head-dim``: no kernel for rows this wide.
+    """
+
+    def __init__(
+        self,
+        functor: Functor,
+        graph: Graph,
+        dtype: torch.dtype,
+        heads: int,
+        dim: int,
+        multiprocessors: int,
+    ) -> None:
+        if dim > selection.MAX_HEAD_DIM:
+            raise Unsupported("head-dim", f"{dim} > {selection.MAX_HEAD_DIM}")
+        if heads * dim >= _MAX_ROW:
+            raise Unsupported("head-dim", f"{heads} x {dim} >= {_MAX_ROW} values a row")
+        self.heads, self.dim, self.width = heads, dim, heads * dim
+        name = selection.DTYPE_NAMES[dtype]
+        self.shape = selection.shape_for(name, heads, max(1, dim))
+        self.unit = softmax_unit(functor.cuda_type, functor.cuda_header, name, self.shape)
+        self.entries = {which: f"{self.unit.name}_{which}" for which in PASSES}
+        self.merge_unit = merge_unit(name)
+        vector = 4 if dim % 4 == 0 else 1
+        self.merge_entries = {
+            kind: f"{self.merge_unit.name}_{kind}_v{vector}" for kind in ("softmax", "sum")
+        }
+        self.grid_y = min(MAX_GRID_Y, heads // self.shape.heads)
+        self.merge_grid_y = min(MAX_GRID_Y, -(-self.width // (_MERGE_COLUMNS * vector)))
+        self.rows_a_block = _WARPS * self.shape.tasks
+        self._most_blocks = multiprocessors * _PERSISTENT_BLOCKS
+        self._chunk = selection.chunk_for(graph.num_edges)
+        self.dst = self._side(graph, "dst")
+        self._by_src: Side | None = None
+
+    def src(self, graph: Graph) -> Side:
+        """The side of the transposed adjacency, built at the first backward."""
+        if self._by_src is None:
+            self._by_src = self._side(graph, "src")
+        return self._by_src
+
+    def _side(self, graph: Graph, direction: Direction) -> Side:
+        csr, splits = graph.csr(direction), graph.splits(direction, self._chunk)
+        rows = graph.num_dst if direction == "dst" else graph.num_src
+        blocks = -(-splits.num_tasks // self.rows_a_block) if rows * self.width else 0
+        return Side(
+            keep=(csr, splits),
+            tasks=splits.tasks.data_ptr(),
+            indices=csr.indices.data_ptr(),
+            heavy_rows=splits.heavy_rows.data_ptr(),
+            heavy_ptr=splits.heavy_ptr.data_ptr(),
+            num_tasks=splits.num_tasks,
+            num_slots=splits.num_slots,
+            num_heavy=splits.heavy_rows.numel() if blocks else 0,
+            num_rows=rows,
+            blocks=blocks,
+            persistent_blocks=min(blocks, self._most_blocks),
+        )
+
+    @cached_property
+    def reduce_blocks(self) -> int:
+        """Blocks that sum the parameter partials."""
+        return -(-self.width // REDUCE_COLUMNS)
+
+
+def plan_for(
+    functor: Functor, graph: Graph, dtype: torch.dtype, heads: int, dim: int, multiprocessors: int
+) -> Plan:
+    """The plan of a call, from the graph's cache."""
+    key = (functor.name, dtype, heads, dim, multiprocessors)
+    plan = graph.plans.get(key)
+    if plan is None:
+        plan = graph.plans[key] = Plan(functor, graph, dtype, heads, dim, multiprocessors)
+    return plan

@@ -71,7 +71,8 @@ def softmax_unit(
     layout = (
         f"gnnb::Shape<{_cuda_type(dtype)}, {shape.lanes}, {shape.heads}, {shape.values}, {flags}>"
     )
-    text = f'#include "traversal.cuh"\n#include "{header}"\n'
+    text = '#include "softmax_forward.cuh"\n#include "softmax_backward.cuh"\n'
+    text += f'#include "{header}"\n'
     text += f"using Layout = {layout};\nusing Functor = gnnb::{functor}<Layout>;\n"
     for which in ("forward", "backward_dst", "backward_src"):
         tuning = getattr(schedule, which)

@@ -1,0 +1,115 @@
+// Forward pass of the softmax-weighted sum: online softmax, one state a task.
+// Mapping, bytes and determinism: traversal.cuh.
+#pragma once
+#include "traversal.cuh"
+
+namespace gnnb {
+
+// Online softmax of one task.
+template <class F, class S, int UNROLL> struct Softmax {
+    static constexpr int K = S::VALUES;
+    float top, shift, sum, acc[K];
+
+    __device__ __forceinline__ void clear() {
+        top = negative_infinity();
+        shift = 0.f;
+        sum = 0.f;
+        #pragma unroll
+        for (int i = 0; i < K; i++) acc[i] = 0.f;
+    }
+
+    template <bool EXACT>
+    __device__ __forceinline__ void run(
+        const TraversalArgs& args, const Lane<S>& at, const Task& task,
+        const typename F::Params& params, const typename F::Dst& dst) {
+        clear();
+        for_batches<S, UNROLL>(args.indices, task, at, [&](auto tail, int first, auto& ids) {
+            constexpr bool MASKED = EXACT || decltype(tail)::value;
+            typename F::Src src[UNROLL];
+            load_batch<UNROLL>(args, at, ids, first, task.count, MASKED, src);
+            float score[UNROLL];
+            #pragma unroll
+            for (int u = 0; u < UNROLL; u++)
+                score[u] = EXACT ? F::score_exact(params, src[u], dst)
+                                 : F::score(params, src[u], dst, F::source_score(params, src[u]));
+            Spread<S, UNROLL> logit;
+            logit.sum(score, at.within);
+            float most = negative_infinity();
+            #pragma unroll
+            for (int i = 0; i < logit.HELD; i++) {
+                if (MASKED && first + logit.index(at.within, i) >= task.count)
+                    logit.held[i] = negative_infinity();
+                most = fmaxf(most, logit.held[i]);
+            }
+            most = logit.max_owners(most);
+            if (__any_sync(ALL_LANES, most > top)) rescale(most);
+            #pragma unroll
+            for (int i = 0; i < logit.HELD; i++) {
+                logit.held[i] = exp2_approx(logit.held[i] - shift);
+                sum += logit.held[i];
+            }
+            #pragma unroll
+            for (int u = 0; u < UNROLL; u++) {
+                const float p = logit.get(u, at);
+                float v[K];
+                F::value(src[u], v);
+                #pragma unroll
+                for (int i = 0; i < K; i++) acc[i] = fmaf(p, v[i], acc[i]);
+            }
+        });
+        sum = Spread<S, UNROLL>::sum_owners(sum);
+    }
+
+    // While only -inf was seen, 0 is subtracted, so that exp2 gives 0 and not NaN.
+    __device__ __forceinline__ void rescale(float most) {
+        const float next = fmaxf(top, most);
+        shift = next == negative_infinity() ? 0.f : next;
+        const float scale = exp2_approx(top - shift);
+        top = next;
+        sum *= scale;
+        #pragma unroll
+        for (int i = 0; i < K; i++) acc[i] *= scale;
+    }
+};
+
+template <class F, class S, int UNROLL>
+__device__ __forceinline__ void softmax_forward(const TraversalArgs& args) {
+    constexpr int K = S::VALUES;
+    const i64 warp = ((i64)blockIdx.x * blockDim.x + threadIdx.x) / WARP;
+    if (warp * S::TASKS >= args.num_tasks) return;
+    const Owned<S> own(args, warp * S::TASKS + (threadIdx.x % WARP) / S::GROUP);
+    const Task& task = own.task;
+    const int head_blocks = (int)(args.heads / S::HEADS);
+    #pragma unroll 1
+    for (int block = blockIdx.y; block < head_blocks; block += gridDim.y) {
+        const Lane<S> at(args.heads, args.dim, block);
+        typename F::Params params;
+        typename F::Dst dst;
+        Softmax<F, S, UNROLL> state;
+        state.clear();
+        if (!own.idle) {
+            params.load(args, at);
+            dst.template load<true>(args, at, task.row, own.exists);
+            state.template run<false>(args, at, task, params, dst);
+            // NaN: an infinity in the inputs (or a NaN, which stays).
+            if (__any_sync(ALL_LANES, state.sum != state.sum))
+                state.template run<true>(args, at, task, params, dst);
+        }
+        if (!own.exists) continue;
+        const i64 stat = (i64)(task.slot < 0 ? task.row : task.slot) * args.heads + at.head;
+        if (task.slot < 0) {
+            // An empty row is 0; a row whose logits are all -inf has sum 0 and becomes NaN.
+            const float inverse = task.count == 0 ? 0.f : 1.f / state.sum;
+            #pragma unroll
+            for (int i = 0; i < K; i++) state.acc[i] = task.count == 0 ? 0.f : state.acc[i] * inverse;
+            store_row<S>(args.out, at, task.row, state.acc);
+            if (at.within == 0)
+                args.lse[stat] = task.count == 0 ? 0.f : state.top + log2_approx(state.sum);
+        } else {
+            store_partial<S>(args.partial, at, task.slot, state.acc);
+            if (at.within == 0) args.partial_stats[stat] = make_float2(state.top, state.sum);
+        }
+    }
+}
+
+}  // namespace gnnb

@@ -267,6 +267,14 @@ def test_only_needed_gradients_are_computed(monkeypatch, needs, kernels):
     assert set(launched) == {("numba", name) for name in kernels | {"forward"}}
 
 
+@pytest.mark.parametrize("needed", ["x_src", "x_dst", "att"])
+def test_one_gradient_with_split_rows(many_blocks, needed):
+    graph = skewed_graph()
+    operands = gatv2_operands(graph, 2, 16)
+    got = run(graph, operands, needs=frozenset({needed}))
+    assert torch.equal(got[needed], run(graph, operands)[needed])
+
+
 def test_merges_are_launched_only_for_split_rows(monkeypatch):
     graph = skewed_graph()
     operands = gatv2_operands(graph, 2, 16)

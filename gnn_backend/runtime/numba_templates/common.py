@@ -169,6 +169,8 @@ def scale(row, n, factor):
 
 @inline
 def add_scaled(row, n, other, factor):
+    if row is None:
+        return
     for k in range(n):
         put(row, k, get(row, k) + get(other, k) * factor)
 

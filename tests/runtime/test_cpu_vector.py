@@ -1,0 +1,150 @@
+"""SIMD vectors in Numba: exponential, reductions, masks and selects against NumPy."""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+import pytest
+from numba import types
+
+from gnn_backend.runtime.cpu_memory import field, get, load, put, shift, store
+from gnn_backend.runtime.cpu_vector import (
+    active,
+    evens,
+    exponential,
+    first_lanes,
+    lanes,
+    narrow_zero,
+    odds,
+    total,
+    totals,
+    where,
+    wide_zero,
+)
+
+OPTIONS = {"fastmath": {"contract", "nsz", "arcp", "afn"}, "error_model": "numpy"}
+
+
+def compile_kernel(body, dtype):
+    """Compile ``body(pointers...)`` with the given element type; called with arrays."""
+    real = getattr(types, dtype)
+    kernel = numba.njit(**OPTIONS)(body(real))
+
+    def call(*arrays):
+        block = np.array([a.ctypes.data for a in arrays], np.int64)
+        return kernel(block.ctypes.data, arrays[0].size)
+
+    return call
+
+
+def exp_kernel(real):
+    def kernel(address, n):
+        source, target = field(address, 0, real), field(address, 1, real)
+        like = narrow_zero(real)
+        for k in range(0, n, lanes(like)):
+            mask = first_lanes(n - k, like)
+            store(target, k, exponential(load(source, k, like, mask)), mask)
+
+    return kernel
+
+
+def _exp(values):
+    result = np.full(values.size + 3, 7, values.dtype)
+    compile_kernel(exp_kernel, str(values.dtype))(values, result)
+    assert (result[values.size :] == 7).all()  # the mask keeps the rest
+    return result[: values.size]
+
+
+def test_exponential_of_float32_is_within_two_units_in_the_last_place():
+    x = np.concatenate([np.linspace(-103, 88.7, 200_001), np.linspace(-1, 1, 20_001)]).astype(
+        np.float32
+    )
+    expected = np.exp(x.astype(np.float64))
+    unit = np.spacing(expected.astype(np.float32)).astype(np.float64)
+    assert (np.abs(_exp(x) - expected) <= 2 * unit).all()
+
+
+def test_exponential_of_float64_is_the_library_function():
+    x = np.linspace(-700, 700, 10_001)
+    np.testing.assert_allclose(_exp(x), np.exp(x), rtol=1e-15)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_exponential_of_special_values(dtype):
+    x = np.array([-np.inf, np.inf, np.nan, 0.0, -0.0, -1e30, 1e30, -800], dtype)
+    with np.errstate(all="ignore"):
+        np.testing.assert_array_equal(_exp(x), np.exp(x))
+
+
+def sums_kernel(real):
+    def kernel(address, n):
+        source, target = field(address, 0, real), field(address, 1, real)
+        wide, narrow = wide_zero(real), narrow_zero(real)
+        size = lanes(wide)
+        a, b = load(source, 0, wide, None), load(source, size, wide, None)
+        c, d = load(source, 2 * size, wide, None), load(source, 3 * size, wide, None)
+        store(target, 0, totals(a, b, c, d), None)
+        put(target, 4, total(a))
+        put(target, 5, total(b))
+        put(target, 6, total(c))
+        put(target, 7, total(d))
+        mask = first_lanes(3, narrow)
+        put(target, 8, total(active(load(source, 0, narrow, None), mask)))
+        left, right = load(source, 0, narrow, None), load(source, lanes(narrow), narrow, None)
+        store(target, 16, evens(left, right), None)
+        store(target, 48, odds(left, right), None)
+        return lanes(narrow)
+
+    return kernel
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_reductions(dtype):
+    values = np.random.default_rng(0).standard_normal(4 * 64).astype(dtype)
+    result = np.zeros(80, dtype)
+    width = compile_kernel(sums_kernel, dtype)(values, result)
+    expected = values[: 16 * width].reshape(4, 4 * width).sum(1, dtype=np.float64)
+    np.testing.assert_allclose(result[:4], expected, rtol=1e-5)
+    np.testing.assert_array_equal(result[:4], result[4:8])  # the same order, bit for bit
+    np.testing.assert_allclose(result[8], values[:3].sum(), rtol=1e-6)
+    np.testing.assert_array_equal(result[16 : 16 + width], values[: 2 * width : 2])
+    np.testing.assert_array_equal(result[48 : 48 + width], values[1 : 2 * width : 2])
+
+
+def select_kernel(real):
+    def kernel(address, n):
+        source, target = field(address, 0, real), field(address, 1, real)
+        like = narrow_zero(real)
+        x = load(source, 0, like, first_lanes(n, like))
+        half = x * 0.5
+        store(target, 0, where(x > 0.0, x + 1.0, half - x), first_lanes(n, like))
+        store(target, 16, where(x < 2.0, 3.0, get(source, 0)), first_lanes(n, like))
+
+    return kernel
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_arithmetic_comparison_and_select(dtype):
+    x = np.array([4.0, -1.0, 0.0, np.nan, 2.0], dtype)
+    result = np.zeros(32, dtype)
+    compile_kernel(select_kernel, dtype)(x, result)
+    np.testing.assert_array_equal(result[:5], np.where(x > 0, x + 1, x * 0.5 - x))
+    np.testing.assert_array_equal(result[16:21], np.where(x < 2, 3, x[0]))
+
+
+def absent_kernel(real):
+    def kernel(address, n):
+        target = field(address, 0, real)
+        absent = shift(field(address, 1, None), 5)
+        like = narrow_zero(real)
+        store(absent, 0, like + 1.0, None)
+        put(absent, 3, 1.0)
+        store(target, 0, load(absent, 0, like, None), first_lanes(4, like))
+
+    return kernel
+
+
+def test_a_pointer_that_is_none_reads_zero_and_writes_nothing():
+    result = np.full(8, 7, np.float32)
+    compile_kernel(absent_kernel, "float32")(result, result)
+    np.testing.assert_array_equal(result, [0, 0, 0, 0, 7, 7, 7, 7])

@@ -86,6 +86,13 @@ def test_a_layer_without_kernels_compares_stock_with_stock(
     assert found["equal"] is True
 
 
+def test_stock_in_another_precision_is_no_judge() -> None:
+    result = {"max_rel_error": {"out": 0.5}, "reference": "stock in float32"}
+    assert command._equal(result, 1e-2) is None
+    assert command._equal({**result, "reference": "stock on the CPU"}, 1e-2) is False
+    assert command._equal({**result, "reference": "stock"}, 0.6) is True
+
+
 @pytest.mark.parametrize(
     ("option", "value", "message"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -118,6 +119,8 @@ def _twin_gradients(
 ) -> dict[str, Tensor]:
     """Differentiable gradients, by differentiating the plain torch twin in float32 or wider."""
     wide = torch.promote_types(grad_out.dtype, torch.float32)
+    # Views, as one tensor may be given twice and each use has a gradient of its own.
+    operands = {n: t.view_as(t) for n, t in operands.items()}
     out = functor.twin(graph, {n: t.to(wide) for n, t in operands.items()}, scalars)
     grads = torch.autograd.grad(
         out, [operands[n] for n in needed], grad_out.to(wide), create_graph=True, allow_unused=True
@@ -127,8 +130,8 @@ def _twin_gradients(
 
 
 def kernel_ready(tensor: Tensor) -> Tensor:
-    """Contiguous and aligned for vector accesses; a copy only where it is not."""
-    tensor = tensor.detach().contiguous()
+    """Contiguous, aligned for vector accesses, no lazy negation; a copy only where it is not."""
+    tensor = tensor.detach().contiguous().resolve_neg()
     return tensor if tensor.data_ptr() % _ALIGNMENT == 0 else tensor.clone()
 
 
@@ -151,8 +154,8 @@ def _check(graph: Graph, operands: Mapping[str, Tensor], negative_slope: float) 
             raise invalid(name, "not on the graph's device", tensor.device, graph.device)
     if not x_src.is_floating_point():
         raise invalid("x_src", "wrong dtype", x_src.dtype, "a floating-point dtype")
-    if not isinstance(negative_slope, (int, float)) or negative_slope != negative_slope:
-        raise invalid("negative_slope", "not a number", negative_slope, "a finite float")
+    if not isinstance(negative_slope, (int, float)) or not math.isfinite(negative_slope):
+        raise invalid("negative_slope", "not a finite number", negative_slope, "a finite float")
 
 
 __all__ = ["Unsupported", "gatv2_attention", "softmax_attention"]

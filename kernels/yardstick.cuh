@@ -34,20 +34,23 @@ __device__ __forceinline__ void gather_sum(const YardstickArgs& args) {
     const int* neighbours = args.indices + task.begin;
 
     float sum[EACH * PER16] = {};
+    #pragma unroll 1
     for (int first = 0; first < task.count; first += WARP) {
         const int here = min(WARP, task.count - first);
         const int mine = __ldg(neighbours + first + min(lane, here - 1));
+        #pragma unroll 1                       // registers buy more warps here than loads a lane
         for (int e = 0; e < here; e += EDGES * DEPTH) {
             uint4 row[DEPTH][LOADS];
             #pragma unroll
             for (int d = 0; d < DEPTH; d++) {
                 const int position = e + d * EDGES + edge;
                 const i64 source = __shfl_sync(ALL_LANES, mine, min(position, here - 1));
+                const i64 at = source * WORDS + word;
                 #pragma unroll
                 for (int l = 0; l < LOADS; l++) {
                     const uint4* table = static_cast<const uint4*>(args.table[l / EACH]);
                     row[d][l] = position < here
-                        ? __ldg(table + source * WORDS + (l % EACH) * LANES + word)
+                        ? __ldg(table + at + (l % EACH) * LANES)
                         : make_uint4(0, 0, 0, 0);
                 }
             }

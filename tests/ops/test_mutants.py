@@ -1,0 +1,93 @@
+"""Kernels with a small mistake are caught: each mutant of the sources must fail a check.
+
+The checks are those of the other files in this folder, on one problem whose rows split, merge and
+end within a batch. The unchanged sources must pass them.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from gnn_backend import config
+from gnn_backend.runtime import emulator as emulator_module
+from gnn_backend.runtime import selection
+from tests.ops.support import attention, check_problem, problem, reference
+
+#: What is forgotten: what stands in the sources (a regular expression), what the mutant has.
+MUTANTS = {
+    "the mask of loads past the end": (r"!masked \|\| first \+ u < count", "true"),
+    "the mask of edges past the end": (r"!MASKED \|\| first \+ u < task\.count", "true"),
+    "the mask of logits past the end": (r"if \(MASKED && first", "if (false && first"),
+    "rescaling the accumulator": (r"acc\[i\] \*= scale;", ";"),
+    "that a maximum may be -inf": ("= LOWEST", "= negative_infinity()"),
+    "the slot of a partial": (r"task\.row : task\.slot\)", "task.row : 0)"),
+    "the last warp of a merge": ("w < MERGE_WARPS;", "w < MERGE_WARPS - 1;"),
+    "barriers": (r"__syncthreads\(\);", ""),
+    "one step of a butterfly": (r"o = S::LANES / 2; o; o >>= 1", "o = S::LANES / 4; o; o >>= 1"),
+    "one group of the parameter sum": (
+        r"o = S::GROUP; o < WARP; o <<= 1\) x \+=", "o = 2 * S::GROUP; o < WARP; o <<= 1) x +="
+    ),
+    "the mean of a softmax gradient": (r"\(product\.held\[i\] - delta\)", "product.held[i]"),
+    "the slope of leaky-relu at zero": (r"> 0\.f\) grad", ">= 0.f) grad"),
+}  # fmt: skip
+
+
+def mutate(kernels: Path, pattern: str, replacement: str) -> None:
+    count = 0
+    for path in kernels.rglob("*.cuh"):
+        text, found = re.subn(pattern, replacement, path.read_text())
+        path.write_text(text)
+        count += found
+    assert count, f"nothing matches {pattern}: bring the mutant up to date"
+
+
+def check_kernels() -> None:
+    """Raise AssertionError unless everything that the mutants break is right."""
+    check_problem(problem())
+    ties = problem()
+    with torch.no_grad():
+        for name in ("x_src", "x_dst"):
+            ties.operands[name].round_().clamp_(-1, 1)
+    check_problem(ties)
+    # Source 0 is read by few rows; the logits of a source of 1e30 are -inf.
+    for sources, value in ((slice(1), float("nan")), (slice(18), 1e30)):
+        special = problem()
+        with torch.no_grad():
+            special.operands["x_src"][:, :, 0] = 0
+            special.operands["x_src"][sources, :, 0] = value
+            special.operands["x_dst"][:, :, 0] = 0
+            special.operands["att"][:, 0] = -1e10
+        want = reference(special, torch.float32)["out"]
+        assert torch.allclose(attention(special), want, rtol=1e-4, atol=1e-4, equal_nan=True)
+
+
+@pytest.fixture
+def kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, emulator: None) -> Iterator[Path]:
+    """A copy of the kernel sources that the emulator compiles, fast and into its own cache."""
+    folder = tmp_path / "kernels"
+    shutil.copytree(emulator_module.KERNELS, folder)
+    monkeypatch.setattr(emulator_module, "KERNELS", folder)
+    monkeypatch.setattr(emulator_module, "_PLAIN_FLAGS", ("-O0",))
+    monkeypatch.setattr(selection, "chunk_for", lambda *_: 8)
+    emulator_module.headers_digest.cache_clear()
+    with config.override(cache_dir=tmp_path / "cache"):
+        yield folder
+    monkeypatch.undo()
+    emulator_module.headers_digest.cache_clear()
+
+
+def test_the_sources_pass(kernels: Path) -> None:
+    check_kernels()
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_mutants_fail(name: str, kernels: Path) -> None:
+    mutate(kernels, *MUTANTS[name])
+    with pytest.raises((AssertionError, emulator_module.EmulatorError)):
+        check_kernels()

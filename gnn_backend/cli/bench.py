@@ -96,10 +96,8 @@ def show(
 
 
 def _print(document: dict[str, Any]) -> None:
-    from rich.console import Console
-
     from gnn_backend.bench.tables import attention_tables
 
-    console = Console()
+    console = output.console()
     for table in attention_tables(document):
         console.print(table)

@@ -166,7 +166,6 @@ def _check_choice(option: str, got: str, choices: tuple[str, ...]) -> None:
 
 
 def _show(document: dict[str, Any]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     table = Table("tensor", title=f"{document['host']} {document['layer']} against stock")
@@ -174,7 +173,7 @@ def _show(document: dict[str, Any]) -> None:
         table.add_column(heading, justify="right")
     for name, error in document["max_abs_error"].items():
         table.add_row(name, f"{error:.2e}", f"{document['max_rel_error'][name]:.2e}")
-    console = Console()
+    console = output.console()
     console.print(table)
     runs = "accelerated" if document["accelerated"] else f"stock ({document['reason']})"
     verdict = {True: "equal within", False: "[red]above[/]", None: "not judged by"}

@@ -164,10 +164,10 @@ def _problem(what: str, fix: str) -> dict[str, str]:
 
 
 def _show(report: dict[str, Any]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console(soft_wrap=True)
+    console = output.console()
+    console.soft_wrap = True  # long lines are for copying
     table = Table("component", "version", title="versions")
     for name, version in report["versions"].items():
         table.add_row(name, version or "[dim]not installed[/]")

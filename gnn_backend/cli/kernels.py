@@ -111,7 +111,6 @@ def _checked_archs(text: str) -> list[str]:
 
 
 def _show(rows: list[dict[str, Any]]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     table = Table("kernel", "arch", title=f"{len(rows)} kernels")
@@ -121,4 +120,4 @@ def _show(rows: list[dict[str, Any]]) -> None:
         spill = f"[red]{row['spill_bytes']}[/]" if row["spill_bytes"] else "0"
         cells = str(row["registers"]), spill, str(row["stack_bytes"])
         table.add_row(row["name"], row["arch"], *cells)
-    Console().print(table)
+    output.console().print(table)

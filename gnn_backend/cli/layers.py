@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 DEVICES = ("cpu", "cuda", "emulator")
 _TOLERANCE = 2e-5
+_EDGES = 80
 
 # Constructor and forward arguments for which a layer might fall back; each is tried where the
 # layer has it.
@@ -101,10 +102,17 @@ def _layer_and_arguments(
     from gnn_backend.datasets import GraphData, uniform
 
     place = "cuda" if device == "cuda" else "cpu"
-    data = GraphData("built-in", uniform(20, 20, 80), 20).to(place)
+    data = GraphData("built-in", uniform(20, 20, _EDGES), 20).to(place)
     module = hosts.build_on(cls, shape, place, torch.float32, **options)
     x = hosts.features(data, shape, place, torch.float32)
     return module, hosts.arguments(host, data, x)
+
+
+def _edge_features(device: str, width: int) -> Any:
+    import torch
+
+    place = "cuda" if device == "cuda" else "cpu"
+    return torch.randn(_EDGES, width, device=place)
 
 
 def _fallbacks(host: str, cls: type, device: str) -> list[str]:
@@ -119,6 +127,8 @@ def _fallbacks(host: str, cls: type, device: str) -> list[str]:
     tries: list[tuple[dict[str, Any], dict[str, Any]]] = []
     tries += [(options, {}) for options in _OPTIONS if options.keys() <= constructor.keys()]
     tries += [({}, {name: True}) for name in _CALL_OPTIONS if name in forward]
+    if "edge_dim" in constructor and "edge_attr" in forward:
+        tries.append(({"edge_dim": 3}, {"edge_attr": _edge_features(device, 3)}))
     codes: dict[str, None] = {}
     for options, call_options in tries:
         module, arguments = _layer_and_arguments(host, cls, Shape(8, 4, 2), device, **options)
@@ -128,11 +138,10 @@ def _fallbacks(host: str, cls: type, device: str) -> list[str]:
 
 
 def _show(rows: list[dict[str, Any]]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     table = Table("layer", "status", "reasons", title=f"{len(rows)} convolutions")
     for row in sorted(rows, key=lambda row: row["status"] == "stock"):
         mark = row["status"] if row["status"] == "stock" else f"[green]{row['status']}[/]"
         table.add_row(row["symbol"], mark, ", ".join(row["reasons"]))
-    Console().print(table)
+    output.console().print(table)

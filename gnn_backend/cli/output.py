@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 #: Exit codes of every command besides 0.
 CHECK_FAILED = 1
 BAD_USAGE = 2
+_WIDTH = 120
 
 
 def print_json(document: Any) -> None:
@@ -17,11 +21,17 @@ def print_json(document: Any) -> None:
     sys.stdout.flush()
 
 
-def note(message: str) -> None:
-    """Progress and remarks, on standard error so that they never mix with a result."""
+def console(stderr: bool = False) -> Console:
+    """Where tables go; wide enough for them where no terminal sets a width."""
     from rich.console import Console
 
-    Console(stderr=True).print(message, highlight=False, markup=False, soft_wrap=True)
+    made = Console(stderr=stderr)
+    return made if made.is_terminal else Console(stderr=stderr, width=max(made.width, _WIDTH))
+
+
+def note(message: str) -> None:
+    """Progress and remarks, on standard error so that they never mix with a result."""
+    console(stderr=True).print(message, highlight=False, markup=False, soft_wrap=True)
 
 
 def fail(message: str, code: int = BAD_USAGE) -> NoReturn:

@@ -81,8 +81,6 @@ def _profiled(wanted: bool) -> Iterator[None]:
     if not wanted:
         yield
         return
-    from rich.console import Console
-
     from gnn_backend import profile
 
     with profile() as record:
@@ -90,4 +88,4 @@ def _profiled(wanted: bool) -> Iterator[None]:
             yield
         finally:
             sys.stdout.flush()
-            Console(stderr=True).print(record.table())
+            output.console(stderr=True).print(record.table())

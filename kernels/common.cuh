@@ -24,6 +24,10 @@ constexpr int BLOCK = 128;                // threads of a traversal block: four 
 constexpr float LOG2E = 1.4426950408889634f;
 
 
+// Where a running maximum starts: finite, so that exp2(-inf - maximum) is 0 and not NaN while only
+// -inf was seen.
+constexpr float LOWEST = -3.0e38f;
+
 __device__ __forceinline__ float negative_infinity() { return __int_as_float(0xff800000); }
 
 // 16-bit floats are stored as raw bits; arithmetic is always float32.

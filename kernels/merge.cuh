@@ -68,7 +68,7 @@ template <typename T, int VECTOR> __device__ __forceinline__ void merge_softmax(
         const i64 column = (tile * WARP + lane) * VECTOR;
         const bool inside = column < width;
         const i64 head = inside ? column / args.dim : 0;
-        float top = negative_infinity(), sum = 0.f, acc[VECTOR];
+        float top = LOWEST, sum = 0.f, acc[VECTOR];
         #pragma unroll
         for (int i = 0; i < VECTOR; i++) acc[i] = 0.f;
         if (inside) {
@@ -78,8 +78,7 @@ template <typename T, int VECTOR> __device__ __forceinline__ void merge_softmax(
                 float x[VECTOR];
                 load_columns<VECTOR>(side.partial + (i64)s * width + column, x);
                 const float next = fmaxf(top, stat.x);
-                const float shift = next == negative_infinity() ? 0.f : next;
-                const float a = exp2_approx(top - shift), b = exp2_approx(stat.x - shift);
+                const float a = exp2_approx(top - next), b = exp2_approx(stat.x - next);
                 top = next;
                 sum = sum * a + stat.y * b;
                 #pragma unroll
@@ -96,8 +95,7 @@ template <typename T, int VECTOR> __device__ __forceinline__ void merge_softmax(
             for (int w = 1; w < MERGE_WARPS; w++) {
                 const float* other = shared[w] + lane * (VECTOR + 2);
                 const float next = fmaxf(top, other[0]);
-                const float shift = next == negative_infinity() ? 0.f : next;
-                const float a = exp2_approx(top - shift), b = exp2_approx(other[0] - shift);
+                const float a = exp2_approx(top - next), b = exp2_approx(other[0] - next);
                 top = next;
                 sum = sum * a + other[1] * b;
                 #pragma unroll

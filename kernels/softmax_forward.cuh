@@ -6,19 +6,18 @@
 namespace gnnb {
 
 // Online softmax of one task.
-template <class F, class S, int UNROLL> struct Softmax {
+template <class F, class S> struct Softmax {
     static constexpr int K = S::VALUES;
-    float top, shift, sum, acc[K];
+    float top, sum, acc[K];
 
     __device__ __forceinline__ void clear() {
-        top = negative_infinity();
-        shift = 0.f;
+        top = LOWEST;
         sum = 0.f;
         #pragma unroll
         for (int i = 0; i < K; i++) acc[i] = 0.f;
     }
 
-    template <bool EXACT>
+    template <bool EXACT, int UNROLL>
     __device__ __forceinline__ void run(
         const TraversalArgs& args, const Lane<S>& at, const Task& task,
         const typename F::Params& params, const typename F::Dst& dst) {
@@ -34,7 +33,7 @@ template <class F, class S, int UNROLL> struct Softmax {
                                  : F::score(params, src[u], dst, F::source_score(params, src[u]));
             Spread<S, UNROLL> logit;
             logit.sum(score, at.within);
-            float most = negative_infinity();
+            float most = LOWEST;
             #pragma unroll
             for (int i = 0; i < logit.HELD; i++) {
                 if (MASKED && first + logit.index(at.within, i) >= task.count)
@@ -45,7 +44,7 @@ template <class F, class S, int UNROLL> struct Softmax {
             if (__any_sync(ALL_LANES, most > top)) rescale(most);
             #pragma unroll
             for (int i = 0; i < logit.HELD; i++) {
-                logit.held[i] = exp2_approx(logit.held[i] - shift);
+                logit.held[i] = exp2_approx(logit.held[i] - top);
                 sum += logit.held[i];
             }
             #pragma unroll
@@ -60,11 +59,8 @@ template <class F, class S, int UNROLL> struct Softmax {
         sum = Spread<S, UNROLL>::sum_owners(sum);
     }
 
-    // While only -inf was seen, 0 is subtracted, so that exp2 gives 0 and not NaN.
     __device__ __forceinline__ void rescale(float most) {
-        const float next = fmaxf(top, most);
-        shift = next == negative_infinity() ? 0.f : next;
-        const float scale = exp2_approx(top - shift);
+        const float next = fmaxf(top, most), scale = exp2_approx(top - next);
         top = next;
         sum *= scale;
         #pragma unroll
@@ -85,15 +81,16 @@ __device__ __forceinline__ void softmax_forward(const TraversalArgs& args) {
         const Lane<S> at(args.heads, args.dim, block);
         typename F::Params params;
         typename F::Dst dst;
-        Softmax<F, S, UNROLL> state;
+        Softmax<F, S> state;
         state.clear();
         if (!own.idle) {
             params.load(args, at);
             dst.template load<true>(args, at, task.row, own.exists);
-            state.template run<false>(args, at, task, params, dst);
-            // NaN: an infinity in the inputs (or a NaN, which stays).
+            state.template run<false, UNROLL>(args, at, task, params, dst);
+            // NaN: an infinity in the inputs (or a NaN, which stays). Rare, so one edge at a time
+            // is enough, and it costs the fast path no registers.
             if (__any_sync(ALL_LANES, state.sum != state.sum))
-                state.template run<true>(args, at, task, params, dst);
+                state.template run<true, 1>(args, at, task, params, dst);
         }
         if (!own.exists) continue;
         const i64 stat = (i64)(task.slot < 0 ? task.row : task.slot) * args.heads + at.head;

@@ -72,38 +72,30 @@ __device__ __forceinline__ void for_batches(
         longest = max(longest, __shfl_xor_sync(ALL_LANES, longest, o));
         shortest = min(shortest, __shfl_xor_sync(ALL_LANES, shortest, o));
     }
-    const int place = at.lane % S::GROUP, leader = at.lane - place;
-    const int* list = indices + task.begin;
-    int mine[LOADS];
+    const int place = at.lane % S::GROUP;
+    const int* list = indices + task.begin + place;
+    int mine[LOADS], ahead[LOADS];      // the next ids arrive while these are worked on
     #pragma unroll
-    for (int k = 0; k < LOADS; k++) {
-        const int position = k * S::GROUP + place;
-        mine[k] = position < task.count ? __ldg(list + position) : 0;
-    }
+    for (int k = 0; k < LOADS; k++)
+        ahead[k] = k * S::GROUP + place < task.count ? __ldg(list + k * S::GROUP) : 0;
     #pragma unroll 1
-    for (int base = 0; base < longest; base += STEP) {
-        int ahead[LOADS];       // the next ids arrive while these are worked on
-        #pragma unroll
-        for (int k = 0; k < LOADS; k++) {
-            const int position = base + STEP + k * S::GROUP + place;
-            ahead[k] = position < task.count ? __ldg(list + position) : 0;
-        }
-        #pragma unroll 1
-        for (int offset = 0; offset < STEP; offset += UNROLL) {
-            const int first = base + offset;
-            if (first >= longest) break;
-            int ids[UNROLL];
+    for (int first = 0; first < longest; first += UNROLL) {
+        if (first % STEP == 0) {
             #pragma unroll
-            for (int u = 0; u < UNROLL; u++) {
-                const int position = offset + u;
-                const int k = LOADS == 1 ? 0 : u / S::GROUP;
-                ids[u] = __shfl_sync(ALL_LANES, mine[k], leader + position % S::GROUP);
+            for (int k = 0; k < LOADS; k++) {
+                const int position = first + STEP + k * S::GROUP;
+                mine[k] = ahead[k];
+                ahead[k] = position + place < task.count ? __ldg(list + position) : 0;
             }
-            if (first + UNROLL <= shortest) body(Flag<false>(), first, ids);
-            else body(Flag<true>(), first, ids);
         }
+        int ids[UNROLL];
         #pragma unroll
-        for (int k = 0; k < LOADS; k++) mine[k] = ahead[k];
+        for (int u = 0; u < UNROLL; u++) {
+            const int from = LOADS == 1 ? first % STEP + u : u % S::GROUP;
+            ids[u] = __shfl_sync(ALL_LANES, mine[LOADS == 1 ? 0 : u / S::GROUP], at.lane - place + from);
+        }
+        if (first + UNROLL <= shortest) body(Flag<false>(), first, ids);
+        else body(Flag<true>(), first, ids);
     }
 }
 

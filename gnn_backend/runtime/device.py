@@ -61,9 +61,10 @@ class DeviceEngine:
             return out, lse
         partial, stats = 0, 0
         if side.num_slots:
-            scratch = self._floats(side.num_slots * (plan.width + 2 * heads))
-            partial = scratch.data_ptr()
-            stats = partial + 4 * side.num_slots * plan.width
+            leading = -(-2 * side.num_slots * heads // 4) * 4  # keeps the partials aligned
+            scratch = self._floats(leading + side.num_slots * plan.width)
+            stats = scratch.data_ptr()
+            partial = stats + 4 * leading
         rows = (out.data_ptr(), lse.data_ptr(), 0, 0, 0, 0, partial, stats)
         self._traverse(plan, side, "forward", side.blocks, fixed, rows)
         if side.num_slots:

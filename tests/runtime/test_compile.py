@@ -1,0 +1,155 @@
+"""NVRTC without a GPU: every kernel compiles for every architecture, fast ones spill nothing."""
+
+from __future__ import annotations
+
+import os
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from gnn_backend.errors import KernelCompileError, Unsupported
+from gnn_backend.runtime import compile as compiler
+from gnn_backend.runtime.compile import Resources, compile_unit
+from gnn_backend.runtime.instances import Unit, all_units, merge_unit
+from gnn_backend.runtime.selection import DTYPE_NAMES, shape_for
+from tests.runtime.test_instances import gatv2_unit
+
+pytest.importorskip("cupy_backends.cuda.libs.nvrtc", reason="no CuPy with NVRTC")
+
+ARCHS = ("sm_80", "sm_90", "sm_100", "sm_120")
+#: The fast shapes, a masked one, a scalar one, a merge.
+SAMPLE = {
+    "fast f32": gatv2_unit("f32", 2, 64),
+    "fast bf16": gatv2_unit("bf16", 2, 64),
+    "fast f16": gatv2_unit("f16", 2, 64),
+    "masked": gatv2_unit("bf16", 1, 40),
+    "scalar": gatv2_unit("f32", 3, 7),
+    "merge": merge_unit("f32"),
+}
+TRIVIAL = Unit("trivial", ("trivial",), '#include "common.cuh"\nstruct A { int* out; };\n'
+               "GNNB_ENTRY(trivial, A, 32, args.out[threadIdx.x] = WHAT;)\n")  # fmt: skip
+
+
+def with_body(what: str) -> Unit:
+    return Unit(TRIVIAL.name, TRIVIAL.entries, TRIVIAL.source.replace("WHAT", what))
+
+
+def fast_units() -> dict[str, bool]:
+    """Names of the units, and whether their shape is fast: vector accesses, no tail, 8 values."""
+    names = {merge_unit(dtype).name: True for dtype in DTYPE_NAMES.values()}
+    for dtype in DTYPE_NAMES.values():
+        for heads in (1, 2, 4, 8, 16):
+            for dim in range(1, 1025):
+                shape = shape_for(dtype, heads, dim)
+                fast = shape.vector and shape.full and shape.values <= 8
+                names[f"gatv2_{dtype}_{shape.name}"] = fast
+    return names
+
+
+def check(unit: Unit, arch: str, fast: bool) -> None:
+    code, resources = compile_unit(unit, arch)
+    assert code.startswith(b"\x7fELF")
+    assert sorted(r.name for r in resources) == sorted(unit.entries)
+    for kernel in resources:
+        assert kernel.arch == arch and 0 < kernel.registers <= 255
+        if fast:
+            assert (kernel.spill_bytes, kernel.stack_bytes) == (0, 0), kernel
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("name", SAMPLE)
+def test_sample(name: str, arch: str) -> None:
+    check(SAMPLE[name], arch, fast=name.startswith(("fast", "merge")))
+
+
+@pytest.mark.slow
+def test_every_unit() -> None:
+    units, fast = all_units(), fast_units()
+    assert sum(fast[unit.name] for unit in units) > 30
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(lambda unit: check(unit, "sm_90", fast[unit.name]), units))
+
+
+def test_resources_are_read_from_the_log() -> None:
+    log = """
+ptxas info    : 0 bytes gmem
+ptxas info    : Compiling entry function 'first' for 'sm_90'
+ptxas info    : Function properties for first
+    40 bytes stack frame, 52 bytes spill stores, 64 bytes spill loads
+ptxas info    : Used 96 registers, used 1 barriers, 40 bytes cumulative stack size
+ptxas info    : Compiling entry function 'second' for 'sm_90'
+ptxas info    : Function properties for second
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 24 registers, used 0 barriers
+"""
+    assert compiler._parse_log(log) == [
+        Resources("first", "sm_90", 96, 116, 40),
+        Resources("second", "sm_90", 24, 0, 0),
+    ]
+
+
+def test_a_spill_is_reported() -> None:
+    """120 live values and an indexed array, in a kernel bounded to 32 registers, do not fit."""
+    source = """
+#include "common.cuh"
+struct A { float* out; i64 n; };
+extern "C" __global__ void __launch_bounds__(1024, 2) spills(const A args) {
+    float x[120];
+    #pragma unroll
+    for (int i = 0; i < 120; i++) x[i] = args.out[i * 1024 + threadIdx.x];
+    for (int k = 0; k < args.n; k++)
+        #pragma unroll
+        for (int i = 0; i < 120; i++) x[i] = fmaf(x[i], x[(i * 7 + 1) % 120], x[(i + 3) % 120]);
+    #pragma unroll
+    for (int i = 0; i < 120; i++) args.out[i * 1024 + threadIdx.x] = x[i];
+}
+"""
+    _, (resources,) = compile_unit(Unit("spills", ("spills",), source), "sm_90")
+    assert resources.registers <= 32 and resources.spill_bytes > 0 and resources.stack_bytes > 0
+
+
+def test_an_error_carries_the_compilers_log() -> None:
+    with pytest.raises(KernelCompileError, match="trivial did not compile for sm_90") as caught:
+        compile_unit(with_body("undeclared_name"), "sm_90")
+    assert 'identifier "undeclared_name" is undefined' in caught.value.log
+
+
+def test_an_architecture_that_nvrtc_does_not_know() -> None:
+    with pytest.raises(KernelCompileError, match="did not compile for sm_13"):
+        compile_unit(with_body("1"), "sm_13")
+
+
+def test_a_virtual_architecture_gives_ptx() -> None:
+    code, _ = compile_unit(with_body("1"), "compute_90")
+    assert code.startswith(b"//") and b".target sm_90" in code and code.endswith(b"\0")
+
+
+@pytest.mark.parametrize(
+    ("capability", "target"),
+    [((8, 0), "sm_80"), ((9, 0), "sm_90"), ((12, 0), "sm_120"), ((99, 0), "compute_")],
+)
+def test_target_of_a_chip(capability: tuple[int, int], target: str) -> None:
+    found = compiler.target_for(capability)
+    assert found.startswith(target)
+    if target.startswith("compute_"):
+        compile_unit(with_body("1"), found)
+
+
+def test_a_chip_older_than_any_that_is_supported() -> None:
+    with pytest.raises(Unsupported) as caught:
+        compiler.target_for((1, 0))
+    assert caught.value.reason == "arch-unsupported"
+
+
+def test_version() -> None:
+    assert compiler.nvrtc_version() >= (11, 0)
+
+
+def test_without_cupy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cupy_backends.cuda.libs", None)
+    for call in (lambda: compile_unit(with_body("1"), "sm_90"), compiler.nvrtc_version):
+        with pytest.raises(Unsupported) as caught:
+            call()
+        assert caught.value.reason == "no-cupy"

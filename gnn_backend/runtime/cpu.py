@@ -17,6 +17,7 @@ from torch import Tensor
 from gnn_backend.errors import invalid
 from gnn_backend.profile import count_launch
 from gnn_backend.runtime import cpu_module, cpu_threads
+from gnn_backend.runtime.cpu_vector import VECTOR_BYTES
 
 if TYPE_CHECKING:
     from gnn_backend.graph import Graph
@@ -47,6 +48,7 @@ class _Call:
         for name, tensor in operands.items():
             if tensor.dtype != first.dtype:
                 raise invalid(name, "mixed dtypes", tensor.dtype, f"{first.dtype}")
+        self.wide = _wide_registers(operands, self.real)
         self.module = module = self.variant()
         gradients = {name for name, role in _roles(module).items() if role in needs}
         if module.VALUE_IS_KEY and "grad_value" in gradients:
@@ -76,7 +78,7 @@ class _Call:
 
     def variant(self, gradients: frozenset[str] = frozenset()) -> ModuleType:
         indptr = self.graph.by_dst.indptr
-        variant = cpu_module.Variant(self.real, indptr.dtype, gradients)
+        variant = cpu_module.Variant(self.real, indptr.dtype, self.wide, gradients)
         return cpu_module.softmax_module(self.functor, variant)
 
     def dense(self, tensor: Tensor) -> Tensor:
@@ -125,6 +127,12 @@ class _Call:
         kernel = cpu_module.kernel_address(module, name)
         count_launch("numba", name)
         cpu_threads.run(kernel, blocks, arguments)
+
+
+def _wide_registers(operands: Mapping[str, Tensor], real: torch.dtype) -> int:
+    """Registers of a wide tile: as many as the features fill, 4 at most."""
+    filled = max(t.shape[-1] for t in operands.values()) * real.itemsize // VECTOR_BYTES
+    return 4 if filled >= 4 else 2 if filled >= 2 else 1
 
 
 def _roles(module: ModuleType) -> dict[str, str]:

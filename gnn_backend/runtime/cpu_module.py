@@ -69,17 +69,21 @@ class Variant:
         What is computed in: float32 or float64.
     offset : torch.dtype
         Of ``indptr``: int32 or int64.
+    wide : int
+        Vector registers of a wide tile of features: 1, 2 or 4.
     gradients : frozenset of str
         Which of grad_query, grad_param, grad_key, grad_value a backward computes.
     """
 
     real: torch.dtype
     offset: torch.dtype
+    wide: int
     gradients: frozenset[str] = frozenset()
 
     def text(self) -> str:
         """The lines of ``common.py`` that this variant replaces."""
-        lines = [f"REAL = types.{_NAMES[self.real]}", f"OFFSET = types.{_NAMES[self.offset]}"]
+        real, offset = _NAMES[self.real], _NAMES[self.offset]
+        lines = [f"REAL = types.{real}", f"OFFSET = types.{offset}", f"WIDE = {self.wide}"]
         for name in ("grad_query", "grad_param", "grad_key", "grad_value"):
             lines.append(f"{name.upper()} = {'REAL' if name in self.gradients else None}")
         return "\n".join(lines) + "\n"

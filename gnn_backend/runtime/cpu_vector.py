@@ -240,23 +240,21 @@ def odds(typingctx: Any, left: Any, right: Any) -> Any:
 # Vectors of a given width ----------------------------------------------------------------------
 
 
-def _zero(width_of: Callable[[int], int]) -> Any:
-    @intrinsic
-    def zero(typingctx: Any, token: Any) -> Any:
-        kind = Vector(token.dtype, width_of(VECTOR_BYTES * 8 // token.dtype.bitwidth))
-
-        def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            return context.get_constant_null(kind)
-
-        return kind(token), lower
-
-    return zero
+@intrinsic(prefer_literal=True)
+def zeros(typingctx: Any, token: Any, registers: Any) -> Any:
+    """A vector of zeros that fills ``registers`` (a constant) of ``VECTOR_BYTES`` each."""
+    if not isinstance(registers, types.IntegerLiteral):
+        return None
+    width = VECTOR_BYTES * 8 // token.dtype.bitwidth * registers.literal_value
+    kind = Vector(token.dtype, width)
+    return kind(token, registers), lambda context, *_: context.get_constant_null(kind)
 
 
-narrow_zero = _zero(lambda lanes: lanes)
-wide_zero = _zero(lambda lanes: 4 * lanes)
-pair_zero = _zero(lambda lanes: 2)
-quad_zero = _zero(lambda lanes: 4)
+@intrinsic
+def pair_zero(typingctx: Any, token: Any) -> Any:
+    """A vector of two zeros."""
+    kind = Vector(token.dtype, 2)
+    return kind(token), lambda context, *_: context.get_constant_null(kind)
 
 
 @intrinsic

@@ -16,7 +16,7 @@ from gnn_backend.errors import KernelCompileError
 from gnn_backend.runtime import cpu_module
 from gnn_backend.runtime.cpu_module import Variant
 
-FLOAT32 = Variant(torch.float32, torch.int32)
+FLOAT32 = Variant(torch.float32, torch.int32, 1)
 
 PROCESS = """
 import json, sys, time
@@ -88,15 +88,17 @@ def test_variants_have_files_of_their_own(cache):
     functor = cpu_module.functor_path("gatv2")
     variants = [
         FLOAT32,
-        Variant(torch.float64, torch.int32),
-        Variant(torch.float32, torch.int64),
-        Variant(torch.float32, torch.int32, frozenset({"grad_query"})),
+        Variant(torch.float64, torch.int32, 1),
+        Variant(torch.float32, torch.int64, 1),
+        Variant(torch.float32, torch.int32, 1, frozenset({"grad_query"})),
+        Variant(torch.float32, torch.int32, 2),
     ]
     texts = [cpu_module.compose(functor, variant) for variant in variants]
     assert len(set(texts)) == len(variants)
     assert "REAL = types.float64" in texts[1]
     assert "OFFSET = types.int64" in texts[2]
     assert "GRAD_QUERY = REAL" in texts[3]
+    assert "WIDE = 2" in texts[4]
     assert "GRAD_PARAM = None" in texts[3]
 
 

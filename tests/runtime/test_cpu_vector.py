@@ -14,12 +14,11 @@ from gnn_backend.runtime.cpu_vector import (
     exponential,
     first_lanes,
     lanes,
-    narrow_zero,
     odds,
     total,
     totals,
     where,
-    wide_zero,
+    zeros,
 )
 
 OPTIONS = {"fastmath": {"contract", "nsz", "arcp", "afn"}, "error_model": "numpy"}
@@ -40,7 +39,7 @@ def compile_kernel(body, dtype):
 def exp_kernel(real):
     def kernel(address, n):
         source, target = field(address, 0, real), field(address, 1, real)
-        like = narrow_zero(real)
+        like = zeros(real, 1)
         for k in range(0, n, lanes(like)):
             mask = first_lanes(n - k, like)
             store(target, k, exponential(load(source, k, like, mask)), mask)
@@ -79,7 +78,7 @@ def test_exponential_of_special_values(dtype):
 def sums_kernel(real):
     def kernel(address, n):
         source, target = field(address, 0, real), field(address, 1, real)
-        wide, narrow = wide_zero(real), narrow_zero(real)
+        wide, narrow = zeros(real, 4), zeros(real, 1)
         size = lanes(wide)
         a, b = load(source, 0, wide, None), load(source, size, wide, None)
         c, d = load(source, 2 * size, wide, None), load(source, 3 * size, wide, None)
@@ -114,7 +113,7 @@ def test_reductions(dtype):
 def select_kernel(real):
     def kernel(address, n):
         source, target = field(address, 0, real), field(address, 1, real)
-        like = narrow_zero(real)
+        like = zeros(real, 1)
         x = load(source, 0, like, first_lanes(n, like))
         half = x * 0.5
         store(target, 0, where(x > 0.0, x + 1.0, half - x), first_lanes(n, like))
@@ -136,7 +135,7 @@ def absent_kernel(real):
     def kernel(address, n):
         target = field(address, 0, real)
         absent = shift(field(address, 1, None), 5)
-        like = narrow_zero(real)
+        like = zeros(real, 1)
         store(absent, 0, like + 1.0, None)
         put(absent, 3, 1.0)
         store(target, 0, load(absent, 0, like, None), first_lanes(4, like))

@@ -18,11 +18,12 @@ import numpy as np
 from numba import njit, types
 
 from gnn_backend.runtime.cpu_memory import field, get, load, prefetch, put, shift, store
-from gnn_backend.runtime.cpu_vector import first_lanes, lanes, narrow_zero, wide_zero
+from gnn_backend.runtime.cpu_vector import first_lanes, lanes, zeros
 
 # variant: replaced when composed
 REAL = types.float32  # what is computed in
 OFFSET = types.int32  # of indptr
+WIDE = 4  # vector registers of a wide tile
 GRAD_QUERY = GRAD_PARAM = GRAD_KEY = GRAD_VALUE = types.float32  # None: not needed
 # end of variant
 
@@ -145,11 +146,12 @@ def add_slots(a, slot_sums, target, features):
 @inline
 def for_tiles(body, width, args):
     """Call a tile function over ``width`` features: wide tiles, then narrow masked ones."""
-    wide, narrow = wide_zero(REAL), narrow_zero(REAL)
+    wide, narrow = zeros(REAL, WIDE), zeros(REAL, 1)
     at = np.int64(0)
-    while at + lanes(wide) <= width:
-        body(at, wide, None, *args)
-        at += lanes(wide)
+    if WIDE > 1:
+        while at + lanes(wide) <= width:
+            body(at, wide, None, *args)
+            at += lanes(wide)
     while at < width:
         body(at, narrow, first_lanes(width - at, narrow), *args)
         at += lanes(narrow)

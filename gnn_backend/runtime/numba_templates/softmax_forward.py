@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from gnn_backend.runtime.cpu_memory import get, put, shift
-from gnn_backend.runtime.cpu_vector import narrow_zero, total
+from gnn_backend.runtime.cpu_vector import total, zeros
 from gnn_backend.runtime.numba_templates.common import (
     REAL,
     add_scaled,
@@ -107,7 +107,7 @@ def merge_head(a, slot, stop, h, sums, state):
         other = get(a.slot_more, 2 * (s * a.heads + h))
         top = other if get(a.slot_row, s) >= 0 and other > top else top
     base = base_of(top)
-    weight = total(narrow_zero(REAL))
+    weight = total(zeros(REAL, 1))
     clear(sums, a.width)
     for s in range(slot, stop):
         if get(a.slot_row, s) >= 0:

@@ -15,11 +15,11 @@ from gnn_backend.runtime.cpu_vector import (
     exponential,
     first_lanes,
     lanes,
-    narrow_zero,
     odds,
     pair_zero,
     total,
     totals,
+    zeros,
 )
 from gnn_backend.runtime.numba_templates.common import (
     REAL,
@@ -163,7 +163,7 @@ def subtract_stats(products, n, nbrs, stats, heads):
 @inline
 def softmax_slopes(products, n, weights, slopes):
     """weights = p = exp(products[:, 0]); slopes = p * products[:, 1], the loss by each logit."""
-    like = narrow_zero(REAL)
+    like = zeros(REAL, 1)
     for k in range(0, n, lanes(like)):
         left = load(products, 2 * k, like, None)
         right = load(products, 2 * k + lanes(like), like, None)
@@ -184,13 +184,13 @@ def largest(logits, n, start):
 @inline
 def base_of(top):
     """What to subtract before exponentials: a chunk whose logits are all -inf subtracts 0."""
-    return top if top > -np.inf else total(narrow_zero(REAL))
+    return top if top > -np.inf else total(zeros(REAL, 1))
 
 
 @inline
 def exponentials(logits, n, base):
     """logits = exp(logits - base); returns the sum."""
-    like = narrow_zero(REAL)
+    like = zeros(REAL, 1)
     sums = like
     for k in range(0, n, lanes(like)):
         values = exponential(load(logits, k, like, None) - base)

@@ -12,6 +12,7 @@ import torch
 INNER = 10
 REPEATS = 7
 _WARMUP = 3
+_SETTLE_SECONDS = 0.1
 
 
 def replay_ms(call: Callable[[], Any], inner: int = INNER, repeats: int = REPEATS) -> float:
@@ -29,7 +30,7 @@ def replay_ms(call: Callable[[], Any], inner: int = INNER, repeats: int = REPEAT
     with torch.cuda.graph(graph):
         for _ in range(inner):
             call()
-    graph.replay()
+    _settle(graph.replay)
     return _median_of_events(graph.replay, repeats) / inner
 
 
@@ -54,6 +55,14 @@ def eager_ms(
             call()
 
     return _median_of_events(several, repeats) / inner
+
+
+def _settle(call: Callable[[], Any]) -> None:
+    """Call until the GPU has been busy long enough to run at its full clock."""
+    deadline = time.perf_counter() + _SETTLE_SECONDS
+    while time.perf_counter() < deadline:
+        call()
+        torch.cuda.synchronize()
 
 
 def _median_of_events(call: Callable[[], Any], repeats: int) -> float:

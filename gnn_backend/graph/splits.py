@@ -78,8 +78,9 @@ def make_splits(
 ) -> Splits:
     """Build the tasks of a CSR whose sizes ``count_splits`` gave; no device-to-host copy.
 
-    On CUDA the tasks are ordered longest first (the long ones start early and the tail is
-    short); on the CPU they follow the rows, which keeps memory accesses in order.
+    On CUDA the tasks are ordered longest first (the long ones start early, the tail is short,
+    and tasks that share a warp are of like length); on the CPU they follow the rows, which keeps
+    memory accesses in order.
     """
     device, degree = indptr.device, indptr.diff().long()
     pieces = (degree + chunk - 1).div(chunk, rounding_mode="floor")
@@ -95,7 +96,7 @@ def make_splits(
     slot = torch.where(pieces[rows] > 1, first_slot[rows] + piece, -1)
     packed = (begin | (count << COUNT_SHIFT)).view(torch.int32).view(-1, 2)
     tasks = torch.cat([torch.stack([rows, slot], 1).int(), packed], 1)
-    if device.type == "cuda" and num_heavy:
+    if device.type == "cuda":
         tasks = tasks[torch.argsort(count, descending=True, stable=True)]
     heavy_rows = torch.argsort(pieces > 1, descending=True, stable=True)[:num_heavy]
     heavy_ptr = torch.cat([first_slot[heavy_rows], slots_per_row.sum()[None]]).int()

@@ -105,9 +105,13 @@ def target_for(capability: tuple[int, int]) -> str:
     """Compiler target of a chip: its own ``sm_XY``, or PTX where NVRTC does not know the chip.
 
     PTX (``compute_XY`` of the newest chip below) is finished by the driver when it is loaded.
+    Without NVRTC it is the chip's own: kernels built elsewhere may be there.
     """
     wanted = capability[0] * 10 + capability[1]
-    known = [a for a in _nvrtc().getSupportedArchs() if a <= wanted]
+    try:
+        known = [a for a in _nvrtc().getSupportedArchs() if a <= wanted]
+    except (Unsupported, OSError, RuntimeError):  # a missing library, in CuPy's various ways
+        return f"sm_{wanted}"
     if wanted in known:
         return f"sm_{wanted}"
     if not known:

@@ -110,7 +110,8 @@ def all_shapes() -> list[Shape]:
 def schedule_for(shape: Shape) -> Schedule:
     """Edges in flight and register bounds: as many as fit without spilling."""
     if shape.values <= 8:
-        return Schedule(Pass(4, 5), Pass(4, 3), Pass(2))
+        narrow = shape.lanes in (2, 4) and shape.heads == 1  # would spill at five blocks
+        return Schedule(Pass(4, 4 if narrow else 5), Pass(4, 3), Pass(2))
     if shape.values <= 16:
         return Schedule(Pass(2), Pass(2), Pass(1))
     return Schedule(Pass(1), Pass(1), Pass(1))

@@ -35,41 +35,42 @@ def with_body(what: str) -> Unit:
     return Unit(TRIVIAL.name, TRIVIAL.entries, TRIVIAL.source.replace("WHAT", what))
 
 
-def fast_units() -> dict[str, bool]:
-    """Names of the units, and whether their shape is fast: vector accesses, no tail, 8 values."""
-    names = {merge_unit(dtype).name: True for dtype in DTYPE_NAMES.values()}
+def fast_units() -> set[str]:
+    """Names of the units whose shape is fast: vector accesses, no tail, 8 values a lane."""
+    names = {merge_unit(dtype).name for dtype in DTYPE_NAMES.values()}
     for dtype in DTYPE_NAMES.values():
         for heads in (1, 2, 4, 8, 16):
-            for dim in range(1, 1025):
+            for dim in range(8, 1025, 8):
                 shape = shape_for(dtype, heads, dim)
-                fast = shape.vector and shape.full and shape.values <= 8
-                names[f"gatv2_{dtype}_{shape.name}"] = fast
+                if shape.vector and shape.full and shape.values <= 8:
+                    names.add(gatv2_unit(dtype, heads, dim).name)
     return names
 
 
-def check(unit: Unit, arch: str, fast: bool) -> None:
+def spills(unit: Unit, arch: str) -> list[Resources]:
+    """Compile a unit, check the report, and return the kernels that spill or use a stack."""
     code, resources = compile_unit(unit, arch)
     assert code.startswith(b"\x7fELF")
     assert sorted(r.name for r in resources) == sorted(unit.entries)
-    for kernel in resources:
-        assert kernel.arch == arch and 0 < kernel.registers <= 255
-        if fast:
-            assert (kernel.spill_bytes, kernel.stack_bytes) == (0, 0), kernel
+    assert all(r.arch == arch and 0 < r.registers <= 255 for r in resources)
+    return [r for r in resources if r.spill_bytes or r.stack_bytes]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize("name", SAMPLE)
 def test_sample(name: str, arch: str) -> None:
-    check(SAMPLE[name], arch, fast=name.startswith(("fast", "merge")))
+    found = spills(SAMPLE[name], arch)
+    assert not found or name in ("masked", "scalar")
 
 
 @pytest.mark.slow
 def test_every_unit() -> None:
     units, fast = all_units(), fast_units()
-    assert sum(fast[unit.name] for unit in units) > 30
+    assert len(fast) > 30 and fast <= {unit.name for unit in units}
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(lambda unit: check(unit, "sm_90", fast[unit.name]), units))
+        found = list(pool.map(lambda unit: spills(unit, "sm_90"), units))
+    assert not [f for unit, f in zip(units, found, strict=True) if unit.name in fast and f]
 
 
 def test_resources_are_read_from_the_log() -> None:

@@ -124,7 +124,8 @@ def compose(functor: Path, variant: Variant, templates: tuple[str, ...] = SOFTMA
 
 def _write_once(text: str, stem: str) -> Path:
     libraries = [Path(m.__file__ or "").read_text() for m in (cpu_memory, cpu_vector)]
-    digest = hashlib.sha256("\n".join([text, *libraries]).encode()).hexdigest()[:16]
+    meaning = "\n".join([text, *libraries, str(cpu_vector.VECTOR_BYTES)])
+    digest = hashlib.sha256(meaning.encode()).hexdigest()[:16]
     folder = config.cache_dir / "numba"
     path = folder / f"{stem}_{digest}.py"
     if path.exists():

@@ -12,13 +12,23 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+import llvmlite.binding as llvm
 from llvmlite import ir
 from numba.core import cgutils, types
 from numba.core.extending import intrinsic, models, register_model
 from numba.core.imputils import lower_builtin
 from numba.core.typing.templates import AbstractTemplate, infer_global, signature
 
-VECTOR_BYTES = 64
+
+def _vector_bytes() -> int:
+    try:
+        features = llvm.get_host_cpu_features()
+    except RuntimeError:  # unknown to LLVM on this platform
+        return 32
+    return 64 if features.get("avx512f") else 32
+
+
+VECTOR_BYTES = _vector_bytes()  # of a register; 32 where they are narrower still
 
 
 class Vector(types.Type):

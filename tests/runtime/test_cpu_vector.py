@@ -113,7 +113,7 @@ def test_reductions(dtype):
 def select_kernel(real):
     def kernel(address, n):
         source, target = field(address, 0, real), field(address, 1, real)
-        like = zeros(real, 1)
+        like = zeros(real, 2)
         x = load(source, 0, like, first_lanes(n, like))
         half = x * 0.5
         store(target, 0, where(x > 0.0, x + 1.0, half - x), first_lanes(n, like))

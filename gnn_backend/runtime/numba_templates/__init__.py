@@ -1,5 +1,19 @@
 """Numba kernels as text: traversal templates, and the functors composed with them.
 
-A template (``softmax.py``) is a working module for the functor that it imports; composing it
-with another functor replaces that import by the other functor's text (see ``runtime.cpu_module``).
+``runtime.cpu_module`` puts ``common.py``, one functor and the ``softmax_*.py`` files after one
+another into one module and drops the imports between them. They import the GATv2 functor here so
+that they can be read, checked and edited as ordinary modules.
+
+A functor is a file with
+
+- ``KEY``, ``QUERY``, ``PARAM``, ``VALUE``: names of the operands read at the source and at the
+  destination for the logit, of the parameter [H, D] (or None), and of what is summed;
+  ``VALUE_IS_KEY`` where the last is the first, whose rows are then read once;
+- ``term(key, query, param, scalars)``: what one feature adds to the logit;
+- ``key_slope``, ``query_slope``, ``param_slope``, of the same arguments: its derivatives towards
+  each, and ``finish_key``, ``finish_query`` (sum, param, scalars): a factor that all edges of a
+  row share may be left out of a slope and put back here, once a row.
+
+All work lane by lane on vectors (``runtime.cpu_vector``); ``scalars[i]`` is the functor's i-th
+number, of at most four.
 """

@@ -127,7 +127,7 @@ def fast(
         structure,
         x_src,
         x_dst,
-        conv.attn[0],
+        conv.attn.view(conv._num_heads, conv._out_feats),
         negative_slope=conv.leaky_relu.negative_slope,
         residual=residual,
     )

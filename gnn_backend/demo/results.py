@@ -88,7 +88,8 @@ def table(results: Results) -> Table:
         shown.add_row(title, "missing", *[""] * 7, escape(remedy), end_section=True)
     shown.caption = (
         "step: median time of forward, backward and, in training, the optimizer\n"
-        "memory: peak above the warmed-up process      calls: accelerated / fallen back"
+        "memory: peak above the warmed-up process      calls: accelerated / fallen back\n"
+        "layer: GATv2Conv alone, forward and backward"
     )
     return shown
 

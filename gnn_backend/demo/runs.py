@@ -92,4 +92,4 @@ def _layer(host: str, settings: Settings, say: Callable[[str], None]) -> Layer:
         request = resident.Request(host, _LAYER, graph, backend, repeats=_LAYER_REPEATS)
         measured.append(resident.measure(request))
     name = {"dgl": "DGL", "pyg": "PyG"}[host]
-    return Layer(f"{name} {_LAYER}, Tolokers", "128 to 64, 2 heads", measured[0], measured[1])
+    return Layer(f"{name} layer, Tolokers", "128 to 2 x 64", measured[0], measured[1])

@@ -6,43 +6,22 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from torch import Tensor
 
 from gnn_backend import config
 from gnn_backend.graph import Graph, build, counting_sort
+from tests.ops.scenarios import GRAPHS, error_factor, pairs, rows_without_edges
 from tests.ops.support import check_problem, edges_with_hubs, problem, run, same_bits
 
 SHAPES = [(2, 64), (3, 7)]
 
 
-def pairs(src: list[int], dst: list[int]) -> Tensor:
-    return torch.tensor([src, dst], dtype=torch.int64)
-
-
-GRAPHS = {
-    "one edge": (pairs([0], [0]), 1, 1),
-    "self-loops alone": (pairs([0, 1, 2, 3], [0, 1, 2, 3]), 4, 4),
-    "empty rows between": (pairs([1, 1, 3], [1, 5, 5]), 5, 8),
-    "duplicates": (pairs([2, 2, 2, 0, 2, 2], [1, 1, 1, 1, 0, 0]), 3, 2),
-    "one destination": (pairs(list(range(70)), [0] * 70), 70, 1),
-    "one source": (pairs([0] * 70, list(range(70))), 1, 70),
-    "one edge many times": (pairs([1] * 70, [2] * 70), 3, 4),
-    "hub both ways": (pairs([*[0] * 40, *range(1, 41)], [*range(1, 41), *[0] * 40]), 41, 41),
-    "many empty rows": (pairs([5, 6], [0, 63]), 90, 130),
-}
-
-
 @pytest.mark.parametrize("name", GRAPHS)
 @pytest.mark.parametrize(("heads", "dim"), SHAPES)
 def test_graphs(name: str, heads: int, dim: int, target: str, splitting: None) -> None:
-    # Equal edges: all gradients but that of x_src cancel to rounding errors.
-    factor = 10 if name == "one edge many times" else 1
-    got = check_problem(problem(heads, dim, edges=GRAPHS[name]), factor)
-    edges, num_src, num_dst = GRAPHS[name]
-    without_in = sorted(set(range(num_dst)) - set(edges[1].tolist()))
-    without_out = sorted(set(range(num_src)) - set(edges[0].tolist()))
-    assert not got["out"][without_in].any() and not got["x_dst"][without_in].any()
-    assert not got["x_src"][without_out].any()
+    got = check_problem(problem(heads, dim, edges=GRAPHS[name]), error_factor(name))
+    sources, destinations = rows_without_edges(name)
+    assert not got["out"][destinations].any() and not got["x_dst"][destinations].any()
+    assert not got["x_src"][sources].any()
 
 
 @pytest.mark.parametrize(("num_src", "num_dst"), [(0, 0), (4, 0), (0, 4), (4, 6)])

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import pytest
 import torch
-from torch import Tensor
 
 from gnn_backend.graph import Graph
+from tests.ops.scenarios import (
+    POISONS,
+    beside_a_masked_source,
+    large_logits,
+    masked,
+    poisoned,
+    same_places,
+    with_ties,
+)
 from tests.ops.support import (
-    Problem,
     attention,
     check_problem,
     problem,
@@ -19,41 +25,7 @@ from tests.ops.support import (
     run,
 )
 
-INF = math.inf
 SHAPES = [(2, 64), (3, 7)]
-
-#: What is written where: operand, row (None for att), head, columns, value.
-POISONS = {
-    "NaN in a source": [("x_src", 5, 0, 3, math.nan)],
-    "NaN in a source of few": [("x_src", 7, 1, slice(None), math.nan)],
-    "NaN in an unused source": [("x_src", 36, 0, 0, math.nan)],
-    "NaN in a destination": [("x_dst", 3, 1, 0, math.nan)],
-    "NaN in a destination without edges": [("x_dst", 0, 0, 0, math.nan)],
-    "NaN in the attention vector": [("att", None, 1, 2, math.nan)],
-    "+inf in a source": [("x_src", 5, 0, 3, INF)],
-    "-inf in a source": [("x_src", 5, 0, 3, -INF)],
-    "whole source -inf": [("x_src", 5, 1, slice(None), -INF)],
-    "+inf in a destination": [("x_dst", 3, 0, 1, INF)],
-    "-inf in a destination": [("x_dst", 3, 0, 1, -INF)],
-    "+inf in the attention vector": [("att", None, 0, 1, INF)],
-    "-inf in the attention vector": [("att", None, 0, 1, -INF)],
-    "inf against -inf": [("x_src", 5, 0, 3, INF), ("x_dst", 3, 0, 3, -INF)],
-}
-
-
-def poisoned(name: str, heads: int, dim: int, slope: float = 0.2) -> Problem:
-    p = problem(heads, dim, slope=slope)
-    with torch.no_grad():
-        for operand, row, head, column, value in POISONS[name]:
-            table = p.operands[operand]
-            (table if row is None else table[row])[head, column] = value
-    return p
-
-
-def same_places(got: Tensor, want: Tensor) -> None:
-    """NaN and infinities at the same places, the rest close beside the largest value."""
-    most = want[want.isfinite()].abs().max().item() if want.isfinite().any() else 0.0
-    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5 * most, equal_nan=True)
 
 
 @pytest.mark.parametrize("name", POISONS)
@@ -80,16 +52,6 @@ def test_gradients_of_other_rows_stay_right(name: str, target: str, splitting: N
         )
 
 
-def masked(heads: int, dim: int, sources: list[int], sign: float = 1.0) -> Problem:
-    """Logits of these sources are -inf by overflow; every operand is finite."""
-    p = problem(heads, dim)
-    with torch.no_grad():
-        p.operands["x_src"][sources, :, 0] = sign * 1e30
-        p.operands["att"][:, 0] = -sign * 1e10
-        p.operands["x_dst"][:, :, 0] = 0
-    return p
-
-
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 @pytest.mark.parametrize(("heads", "dim"), SHAPES)
 def test_a_masked_source(heads: int, dim: int, sign: float, target: str, splitting: None) -> None:
@@ -113,18 +75,11 @@ def test_gradient_beside_a_masked_source(
     if target == "emulator" and sign < 0:
         reason = "the kernels' form of the score is inf - inf there, and backward keeps the NaN"
         request.applymarker(pytest.mark.xfail(reason=reason))
-    edges = torch.tensor([[0, 1, 2, 1, 2], [0, 0, 0, 1, 1]])
-    p = problem(heads, dim, edges=(edges, 3, 2))
-    with torch.no_grad():
-        p.operands["x_src"][0, :, 0] = sign * 1e30
-        p.operands["x_dst"][:, :, 0] = 0
-        p.operands["x_src"][1:, :, 0] = 0
-        p.operands["att"][:, 0] = -sign * 1e10
-        p.cotangent[:, :, 0] = 0
+    p = beside_a_masked_source(heads, dim, sign)
     got, want = run(p), reference(p, torch.float32)
     assert all(w.isfinite().all() for w in want.values())
     assert not got["x_src"][0].any()
-    for name, value in want.items():  # in column 0 rounding errors are multiplied by 1e10
+    for name, value in want.items():
         same_places(got[name][..., 1:], value[..., 1:])
 
 
@@ -162,27 +117,14 @@ def test_a_chunk_of_masked_logits(first: bool, target: str, splitting: None) -> 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_large_logits(size: float, shape: tuple[int, int], target: str, splitting: None) -> None:
     """Two sources tie at the top or the bottom of logits that reach 1e4 in size."""
-    heads, dim = shape
-    edges = torch.stack([torch.arange(20), torch.zeros(20, dtype=torch.int64)])
-    p = problem(heads, dim, edges=(edges, 20, 1), slope=1.0)
-    with torch.no_grad():
-        p.operands["x_src"][:, :, 0] = torch.arange(20)[:, None] // 2 * 100.0
-        p.operands["x_src"][:, :, 1:] = p.operands["x_src"][:, :, 1:] / 100
-        p.operands["x_dst"].zero_()
-        p.operands["att"].zero_()
-        p.operands["att"][:, 0] = size / 900
-        got = attention(p)
-    top = slice(18, 20) if size > 0 else slice(0, 2)
-    torch.testing.assert_close(got[0], p.operands["x_src"][top].mean(0), rtol=1e-5, atol=1e-5)
+    p, want = large_logits(*shape, size)
+    torch.testing.assert_close(attention(p)[0], want, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("slope", [0.2, 1.5, -0.3])
 def test_ties_at_zero(slope: float, target: str, splitting: None) -> None:
     """x_src + x_dst is exactly 0 at a quarter of the places: the derivative there is the slope."""
-    p = problem(2, 64, slope=slope)
-    with torch.no_grad():
-        for name in ("x_src", "x_dst"):
-            p.operands[name].round_().clamp_(-1, 1)
+    p = with_ties(2, 64, slope)
     source = p.operands["x_src"][p.graph.by_dst.indices.long()]
     assert ((source + p.operands["x_dst"][3]) == 0).float().mean() > 0.2
     check_problem(p)

@@ -8,6 +8,7 @@ slot order, so the result does not depend on scheduling.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -64,13 +65,19 @@ def count_splits(degree: Tensor, chunks: tuple[int, ...]) -> Tensor:
     int64 [C, 3]
         Tasks, slots and heavy rows for each chunk length.
     """
-    lengths = torch.tensor(chunks, device=degree.device, dtype=degree.dtype)[:, None]
+    lengths = _column(chunks, degree.device, degree.dtype)
     # Not (degree + length - 1) / length, which passes the largest int32 for the largest degrees.
     pieces = (degree[None] - 1).div(lengths, rounding_mode="floor") + 1
     heavy = pieces > 1
     return torch.stack(
         [pieces.clamp(min=1).sum(1), (pieces * heavy).sum(1), heavy.sum(1)], dim=1
     ).long()
+
+
+@lru_cache(maxsize=64)
+def _column(numbers: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
+    """The numbers as a column; kept, because each copy to a device waits for all its work."""
+    return torch.tensor(numbers, device=device, dtype=dtype)[:, None]
 
 
 def make_splits(

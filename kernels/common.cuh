@@ -27,6 +27,7 @@ constexpr float LOG2E = 1.4426950408889634f;
 // Where a running maximum starts: finite, so that exp2(-inf - maximum) is 0 and not NaN while only
 // -inf was seen.
 constexpr float LOWEST = -3.0e38f;
+constexpr float LARGEST = 3.4028234663852886e38f;  // beyond it is infinity
 
 __device__ __forceinline__ float negative_infinity() { return __int_as_float(0xff800000); }
 

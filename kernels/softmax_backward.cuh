@@ -7,6 +7,13 @@
 
 namespace gnnb {
 
+// Softmax weight of an edge from its score and its row's log-sum-exp. A score that is NaN while the
+// row is finite belongs to a masked edge: where the exact logit is -inf, `score` may give inf - inf
+// (the forward pass took score_exact). Its weight is 0.
+__device__ __forceinline__ float weight_of(float score, float lse) {
+    return score != score && fabsf(lse) <= LARGEST ? 0.f : exp2_approx(score - lse);
+}
+
 template <class S>
 __device__ __forceinline__ void write_zeros(
     const TraversalArgs& args, const Lane<S>& at, const Owned<S>& own) {
@@ -104,7 +111,7 @@ __device__ __forceinline__ void softmax_backward_dst(const TraversalArgs& args) 
                 product.sum(dot, at.within);
                 #pragma unroll
                 for (int i = 0; i < ds.HELD; i++)
-                    ds.held[i] = exp2_approx(ds.held[i] - lse) * (product.held[i] - delta);
+                    ds.held[i] = weight_of(ds.held[i], lse) * (product.held[i] - delta);
                 #pragma unroll
                 for (int u = 0; u < UNROLL; u++) {
                     const float d = ds.get(u, at);
@@ -194,7 +201,7 @@ __device__ __forceinline__ void softmax_backward_src(const TraversalArgs& args) 
                 ds.sum(dot, at.within);
                 #pragma unroll
                 for (int i = 0; i < alpha.HELD; i++) {
-                    alpha.held[i] = exp2_approx(alpha.held[i] - stats[i].x);
+                    alpha.held[i] = weight_of(alpha.held[i], stats[i].x);
                     ds.held[i] = alpha.held[i] * (ds.held[i] - stats[i].y);
                 }
                 #pragma unroll

@@ -5,9 +5,9 @@
 // The part lin * <att, x_dst> is the same for all edges of a row, so the softmax does not see it
 // and it is left out of the score: what remains is lin * <att, x_src> + mag * <att, |z|>. The first
 // term belongs to the source alone, and so does its gradient towards att.
-// At z = -inf this form is NaN where the exact one is -inf: the forward pass then takes
-// `score_exact`. Gradients need no such care: an infinite input makes its rows' gradients NaN in
-// any form. Scores are in base 2: log2(e) is in lin and mag.
+// At z = -inf (or where att * z overflows) this form is NaN while the exact one is -inf: the forward
+// pass then takes `score_exact`, and the backward passes know such an edge by its row, which is
+// finite. Scores are in base 2: log2(e) is in lin and mag.
 #pragma once
 #include "common.cuh"
 

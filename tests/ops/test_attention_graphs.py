@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import hypothesis
 import pytest
 import torch
+from hypothesis import strategies as st
+from torch import Tensor
 
 from gnn_backend import config
 from gnn_backend.graph import Graph, build, counting_sort
@@ -45,6 +48,31 @@ def test_degrees_around_the_chunk(degree: int, target: str, splitting: None) -> 
     edges = torch.stack([torch.arange(degree) % 11, torch.zeros(degree, dtype=torch.int64)])
     check_problem(problem(3, 7, edges=(edges, 11, 2)))
     check_problem(problem(3, 7, edges=(edges.flip(0), 2, 11)))
+
+
+@st.composite
+def small_graphs(draw: st.DrawFn) -> tuple[Tensor, int, int]:
+    num_src, num_dst = draw(st.integers(1, 12)), draw(st.integers(1, 12))
+    pair = st.tuples(st.integers(0, num_src - 1), st.integers(0, num_dst - 1))
+    edges = draw(st.lists(pair, min_size=1, max_size=60))
+    return torch.tensor(edges).t().contiguous(), num_src, num_dst
+
+
+@hypothesis.settings(
+    max_examples=20,
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture],
+)
+@hypothesis.given(small_graphs(), st.integers(1, 12), st.integers(0, 10))
+def test_any_graph(
+    target: str,
+    split_at: Callable[[int], None],
+    edges: tuple[Tensor, int, int],
+    chunk: int,
+    seed: int,
+) -> None:
+    split_at(chunk)
+    check_problem(problem(3, 7, edges=edges, seed=seed), 10)  # few edges: gradients may cancel
 
 
 def test_splitting_changes_rounding_alone(target: str, split_at: Callable[[int], None]) -> None:

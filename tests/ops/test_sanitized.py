@@ -1,0 +1,23 @@
+"""The kernels touch no memory that is not theirs: operator tests under AddressSanitizer, UBSan."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.emulator import sanitized
+
+
+@pytest.mark.slow
+def test_operators_under_sanitizers(tmp_path_factory: pytest.TempPathFactory) -> None:
+    if not sanitized.sanitizer_libraries():
+        pytest.skip("g++ has no libasan.so and libubsan.so")
+    files = ("graphs", "values", "autograd", "shapes")
+    arguments = ["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    arguments += [f"tests/ops/test_attention_{name}.py" for name in files]
+    # Of the table: both layouts of each 16-byte access, one value at a time, and masked tails.
+    table = " or ".join(f"d{dim}-" for dim in (1, 8, 33, 512))
+    arguments += ["-k", f"emulator and (not test_attention_shapes or {table} or slopes or blocks)"]
+    cache = str(tmp_path_factory.mktemp("sanitized-cache"))
+    result = sanitized.run_python(arguments, extra={"GNN_BACKEND_CACHE_DIR": cache}, timeout=280)
+    assert result.returncode == 0, result.stdout[-4000:] + result.stderr[-4000:]
+    assert " passed" in result.stdout

@@ -151,7 +151,11 @@ def fast(
         fill_value=conv.fill_value if _fills_values(conv, edge_index) else None,
     )
     dtype = _message_dtype(x_src, x_dst, conv.att)
-    operands = x_src.to(dtype), x_dst.to(dtype), conv.att.view(conv.heads, conv.out_channels).to(dtype)
+    operands = (
+        x_src.to(dtype),
+        x_dst.to(dtype),
+        conv.att.view(conv.heads, conv.out_channels).to(dtype),
+    )
     ends: dict[str, Any] = {
         "heads": "concat" if conv.concat else "mean",
         "residual": residual,

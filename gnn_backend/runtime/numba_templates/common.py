@@ -33,7 +33,7 @@ INTEGER = 0
 FLAGS = {"contract", "nsz", "arcp", "afn"}  # never nnan or ninf; no reassoc: the order is ours
 AHEAD = 8  # neighbours between the one in use and the one being fetched into the cache
 OPTIONS = {"fastmath": FLAGS, "error_model": "numpy"}  # 1 / 0 is inf, not an exception
-inline = njit(forceinline=True, **OPTIONS)
+inline = njit(forceinline=True, **OPTIONS)  # type: ignore[call-overload]
 
 Arguments = namedtuple(
     "Arguments",

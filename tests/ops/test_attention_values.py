@@ -65,16 +65,8 @@ def test_a_masked_source(heads: int, dim: int, sign: float, target: str, splitti
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 @pytest.mark.parametrize(("heads", "dim"), SHAPES)
 def test_gradient_beside_a_masked_source(
-    heads: int,
-    dim: int,
-    sign: float,
-    target: str,
-    splitting: None,
-    request: pytest.FixtureRequest,
+    heads: int, dim: int, sign: float, target: str, splitting: None
 ) -> None:
-    if target == "emulator" and sign < 0:
-        reason = "the kernels' form of the score is inf - inf there, and backward keeps the NaN"
-        request.applymarker(pytest.mark.xfail(reason=reason))
     p = beside_a_masked_source(heads, dim, sign)
     got, want = run(p), reference(p, torch.float32)
     assert all(w.isfinite().all() for w in want.values())

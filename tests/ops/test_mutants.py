@@ -17,8 +17,8 @@ import torch
 from gnn_backend import config
 from gnn_backend.runtime import emulator as emulator_module
 from gnn_backend.runtime import selection
-from tests.ops.scenarios import with_ties
-from tests.ops.support import attention, check_problem, problem, reference
+from tests.ops.scenarios import beside_a_masked_source, with_ties
+from tests.ops.support import attention, check_problem, problem, reference, run
 
 #: What is forgotten: what stands in the sources (a regular expression), what the mutant has.
 MUTANTS = {
@@ -35,6 +35,7 @@ MUTANTS = {
         r"o = S::GROUP; o < WARP; o <<= 1\) x \+=", "o = 2 * S::GROUP; o < WARP; o <<= 1) x +="
     ),
     "the mean of a softmax gradient": (r"\(product\.held\[i\] - delta\)", "product.held[i]"),
+    "that a masked edge has no weight": (r"score != score && .*\? 0\.f :", ""),
     "the slope of leaky-relu at zero": (r"> 0\.f\) grad", ">= 0.f) grad"),
 }  # fmt: skip
 
@@ -52,6 +53,7 @@ def check_kernels() -> None:
     """Raise AssertionError unless everything that the mutants break is right."""
     check_problem(problem())
     check_problem(with_ties(2, 64, 0.2))
+    assert not run(beside_a_masked_source(2, 64, -1.0))["x_src"][0].any()
     # Source 0 is read by few rows; the logits of a source of 1e30 are -inf.
     for sources, value in ((slice(1), float("nan")), (slice(18), 1e30)):
         special = problem()

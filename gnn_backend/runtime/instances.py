@@ -14,7 +14,6 @@ from gnn_backend import kernels
 from gnn_backend.runtime.selection import (
     DTYPE_NAMES,
     DTYPE_TYPES,
-    PER_ACCESS,
     Schedule,
     Shape,
     all_shapes,
@@ -106,8 +105,6 @@ def all_units() -> list[Unit]:
     units = [merge_unit(dtype) for dtype in DTYPE_NAMES.values()]
     for functor in FUNCTORS.values():
         for dtype in DTYPE_NAMES.values():
-            for shape in all_shapes():
-                if shape.vector and shape.values % PER_ACCESS[dtype]:
-                    continue
+            for shape in all_shapes(dtype):
                 units.append(softmax_unit(functor.cuda_type, functor.cuda_header, dtype, shape))
     return units

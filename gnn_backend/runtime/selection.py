@@ -96,11 +96,11 @@ def shape_for(dtype: str, heads: int, dim: int) -> Shape:
     return Shape(lanes, side, values, vector=True, full=True)
 
 
-def all_shapes() -> list[Shape]:
-    """Every layout that :func:`shape_for` can return, each once."""
+def all_shapes(*dtypes: str) -> list[Shape]:
+    """Every layout that :func:`shape_for` can return for these dtypes (all), each once."""
     found = {
         shape_for(dtype, heads, dim): None
-        for dtype in DTYPE_NAMES.values()
+        for dtype in dtypes or DTYPE_NAMES.values()
         for heads in (1, 2, 4, 8, 16)
         for dim in range(1, MAX_HEAD_DIM + 1)
     }

@@ -11,8 +11,16 @@ typedef unsigned long long u64;
 #ifdef GNNB_ENTRY
 #define GNNB_ENTRY_TUNED(NAME, ARGS, THREADS, MIN_BLOCKS, BODY) GNNB_ENTRY(NAME, ARGS, THREADS, BODY)
 #else
-#define GNNB_ENTRY_TUNED(NAME, ARGS, THREADS, MIN_BLOCKS, BODY) \
-    extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) NAME(const ARGS args) { BODY; }
+#if __CUDA_ARCH__ >= 1200
+#define GNNB_BLOCKS(MIN_BLOCKS) ((MIN_BLOCKS) > 1 ? (MIN_BLOCKS) - 1 : 1)  // spills otherwise
+#else
+#define GNNB_BLOCKS(MIN_BLOCKS) MIN_BLOCKS
+#endif
+#define GNNB_ENTRY_TUNED(NAME, ARGS, THREADS, MIN_BLOCKS, BODY)                         \
+    extern "C" __global__ void __launch_bounds__(THREADS, GNNB_BLOCKS(MIN_BLOCKS)) NAME( \
+        const ARGS args) {                                                              \
+        BODY;                                                                           \
+    }
 #define GNNB_ENTRY(NAME, ARGS, THREADS, BODY) GNNB_ENTRY_TUNED(NAME, ARGS, THREADS, 1, BODY)
 #endif
 

@@ -18,15 +18,6 @@ from tests.runtime.test_instances import gatv2_unit
 pytest.importorskip("cupy_backends.cuda.libs.nvrtc", reason="no CuPy with NVRTC")
 
 ARCHS = ("sm_80", "sm_90", "sm_100", "sm_120")
-#: The fast shapes, a masked one, a scalar one, a merge.
-SAMPLE = {
-    "fast f32": gatv2_unit("f32", 2, 64),
-    "fast bf16": gatv2_unit("bf16", 2, 64),
-    "fast f16": gatv2_unit("f16", 2, 64),
-    "masked": gatv2_unit("bf16", 1, 40),
-    "scalar": gatv2_unit("f32", 3, 7),
-    "merge": merge_unit("f32"),
-}
 TRIVIAL = Unit("trivial", ("trivial",), '#include "common.cuh"\nstruct A { int* out; };\n'
                "GNNB_ENTRY(trivial, A, 32, args.out[threadIdx.x] = WHAT;)\n")  # fmt: skip
 
@@ -58,18 +49,11 @@ def spills(unit: Unit, arch: str) -> list[Resources]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("arch", ARCHS)
-@pytest.mark.parametrize("name", SAMPLE)
-def test_sample(name: str, arch: str) -> None:
-    found = spills(SAMPLE[name], arch)
-    assert not found or name in ("masked", "scalar")
-
-
-@pytest.mark.slow
-def test_every_unit() -> None:
+def test_every_unit(arch: str) -> None:
     units, fast = all_units(), fast_units()
     assert len(fast) > 30 and fast <= {unit.name for unit in units}
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        found = list(pool.map(lambda unit: spills(unit, "sm_90"), units))
+        found = list(pool.map(lambda unit: spills(unit, arch), units))
     assert not [f for unit, f in zip(units, found, strict=True) if unit.name in fast and f]
 
 

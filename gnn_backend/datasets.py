@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import zipfile
+import zlib
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from gnn_backend.errors import invalid
+from gnn_backend.errors import InvalidArgument, invalid
 
 #: Heavy-tailed graphs by name: (nodes, edges).
 NAMED_GRAPHS: dict[str, tuple[int, int]] = {
@@ -17,6 +19,12 @@ NAMED_GRAPHS: dict[str, tuple[int, int]] = {
     "reddit-like": (232_965, 114_615_892),
     "products-like": (2_449_029, 123_718_280),
 }
+
+
+#: What numpy raises for a file that is empty, cut off, damaged, or a plain ``.npy``.
+_UNREADABLE = (
+    ValueError, OSError, EOFError, AttributeError, TypeError, zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,11 +138,17 @@ def load_npz(path: str | Path) -> GraphData:
     try:
         with np.load(path, allow_pickle=False) as archive:
             fields = {key: archive[key] for key in archive.files}
-    except (ValueError, OSError, AttributeError) as error:
+    except _UNREADABLE as error:
         raise invalid(
             "graph", "not an npz archive", f"{path} ({error})", "numpy.savez output"
         ) from None
-    return _from_fields(path.stem, fields)
+    try:
+        return _from_fields(path.stem, fields)
+    except InvalidArgument:
+        raise
+    except (ValueError, TypeError, IndexError, KeyError, OverflowError) as error:
+        what = f"{path} ({type(error).__name__}: {error})"
+        raise invalid("graph", "fields that do not fit", what, "those of load_npz") from None
 
 
 def load(name_or_path: str, *, device: torch.device | str = "cpu", seed: int = 0) -> GraphData:
@@ -176,6 +190,8 @@ def _from_fields(name: str, fields: dict[str, np.ndarray]) -> GraphData:
     if edges.size and (int(edges.min()) < 0 or top > num_nodes):
         seen = f"ids {int(edges.min())}..{top - 1}"
         raise invalid("edge_index", "node id out of range", seen, f"0..{num_nodes - 1}")
+    if not 0 <= num_nodes < 2**31:
+        raise invalid("num_nodes", "out of range", num_nodes, "0 to 2^31 - 1")
     x, y = _features(fields, num_nodes), fields.get("y")
     return GraphData(
         name,

@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 import functools
 import importlib
+import inspect
 import threading
 import time
 import types
@@ -150,6 +151,10 @@ class Dispatcher:
             _warn_once(self.symbol, str(error))
         except InvalidArgument as error:
             ours = error
+        except TypeError:
+            if _fits(original, args, kwargs):
+                raise
+            return original(*args, **kwargs)  # raises, and names the host's function
         if ours is not None:
             original(*args, **kwargs)  # raises the stock error, where there is one
             raise ours
@@ -200,6 +205,15 @@ class Dispatcher:
     def _observe(self, args: Any, accelerated: bool, reason: str | None) -> None:
         for observer in list(_observers):
             observer(self.symbol, args[0] if args else None, accelerated, reason)
+
+
+def _fits(function: Callable[..., Any], args: Any, kwargs: Any) -> bool:
+    """Whether the arguments fit the function's signature."""
+    try:
+        inspect.signature(function).bind(*args, **kwargs)
+    except TypeError:
+        return False
+    return True
 
 
 def dispatch(

@@ -125,3 +125,12 @@ def test_tolerance_follows_the_configuration(fake):
     fake.how["fast"] = "wrong output"
     with config.override(verify_rtol=10.0), gnn_backend.enabled(mode="verify"):
         layer(inputs())
+
+
+def test_a_gradient_that_cancels_is_judged_beside_the_others() -> None:
+    large, noise = torch.full((3,), 8.0), torch.tensor([1e-7, -2e-7, 0.0])
+    verify.check("x.Y", "gradient of", {"a": large, "b": noise}, {"a": large, "b": -noise})
+    with pytest.raises(VerificationError, match="gradient of b"):
+        verify.check(
+            "x.Y", "gradient of", {"a": large, "b": noise}, {"a": large, "b": noise + 1e-3}
+        )

@@ -5,6 +5,7 @@ The seam is the class's ``forward``: class, parameters, ``state_dict`` and pickl
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -55,7 +56,7 @@ def static_reason(conv: Any) -> str | None:
         return "attention-dropout"
     if conv.att.shape != (1, conv.heads, conv.out_channels):
         return "parametrized"
-    if type(conv.negative_slope) not in (float, int):
+    if type(conv.negative_slope) not in (float, int) or not math.isfinite(conv.negative_slope):
         return "parametrized"
     return changed_reason(conv, _METHODS)
 

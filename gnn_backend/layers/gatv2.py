@@ -63,6 +63,7 @@ def combine(
     out: Tensor, *, heads: Heads, residual: Tensor | None = None, bias: Tensor | None = None
 ) -> Tensor:
     """Turn attention's [N, H, D] into the layer's result; parameters as in :func:`gatv2`."""
+    untouched = heads != "mean" and residual is None and bias is None
     if heads == "concat":
         out = out.flatten(1)
     elif heads == "mean":
@@ -71,4 +72,7 @@ def combine(
         out = out + residual
     if bias is not None:
         out = out + bias
+    if untouched and out.requires_grad:
+        # Backward reads what attention returned, and callers may change a layer's result in place.
+        out = out.clone()
     return out

@@ -91,6 +91,7 @@ class _SoftmaxAttention(torch.autograd.Function):
         *operands, out, lse = ctx.saved_tensors
         names = functor.operands
         needed = [n for n, need in zip(names, ctx.needs_input_grad[3:], strict=True) if need]
+        _refuse_batch(grad_out)
         if torch.is_grad_enabled():  # create_graph=True: the gradient must have a graph itself
             grads = _twin_gradients(
                 functor,
@@ -127,6 +128,17 @@ def _twin_gradients(
     )
     pairs = zip(needed, grads, strict=True)
     return {n: torch.zeros_like(operands[n]) if g is None else g for n, g in pairs}
+
+
+def _refuse_batch(grad_out: Tensor) -> None:
+    """Refuse a batch of cotangents, which has no storage that a kernel could read."""
+    functorch = torch._C._functorch
+    if functorch.is_batchedtensor(grad_out) or functorch.is_legacy_batchedtensor(grad_out):
+        raise Unsupported(
+            "transforms",
+            "got a batch of gradients (is_grads_batched or a vectorized jacobian), expected one; "
+            "differentiate in a loop, or call the layer inside gnn_backend.disabled()",
+        )
 
 
 def kernel_ready(tensor: Tensor) -> Tensor:

@@ -233,3 +233,11 @@ def test_a_graph_can_be_dropped_before_backward(target: str) -> None:
     assert isinstance(graph(), Graph)  # autograd holds it until then
     grads = torch.autograd.grad(out, list(operands.values()), cotangent)
     check(dict(zip(operands, grads, strict=True)), want, torch.float32, NAMES)
+
+
+def test_a_batch_of_cotangents_is_refused() -> None:
+    graph = Graph.from_edge_index(torch.tensor([[0, 1, 2], [1, 1, 0]]), 3, 2)
+    x, r, att = torch.randn(3, 1, 4, requires_grad=True), torch.randn(2, 1, 4), torch.randn(1, 4)
+    out = gatv2_attention(graph, x, r, att)
+    with pytest.raises(RuntimeError, match="a batch of gradients"):
+        torch.autograd.grad(out, x, torch.randn(5, *out.shape), is_grads_batched=True)

@@ -75,7 +75,7 @@ def table(results: Results) -> Table:
     from rich.table import Table
 
     shown = Table(box=box.SIMPLE_HEAD, title="Stock and accelerated, same seed", pad_edge=False)
-    shown.add_column("run")
+    shown.add_column("run", min_width=20)
     shown.add_column("")
     for name in ("loss", "accuracy", "step", "speed", "memory", "calls", "launches"):
         shown.add_column(name, justify="right")
@@ -102,7 +102,7 @@ def _add_training(shown: Table, training: Training) -> None:
             training.device if ours else training.title,
             "accelerated" if ours else "stock",
             f"{run.result['losses'][-1]:.4f}",
-            f"{run.result['accuracy']['test']:.2%}",
+            _quality(run),
             *_cost(figures, which),
             f"{run.accelerated} / {run.fallbacks}",
             str(run.launches),
@@ -117,6 +117,13 @@ def _add_layer(shown: Table, layer: Layer) -> None:
         title = f"{layer.sizes}, cpu" if which else layer.title
         cells = _cost(figures, which)
         shown.add_row(title, variant, "", "", *cells, "", "", "", end_section=which == 1)
+
+
+def _quality(run: Outcome) -> str:
+    """Test accuracy, and the area under the ROC curve where the script reports it."""
+    accuracy = f"{run.result['accuracy']['test']:.2%}"
+    area = run.result.get("test_roc_auc")
+    return accuracy if area is None else f"{accuracy}\nAUC {area:.4f}"
 
 
 def _notes(training: Training) -> str:

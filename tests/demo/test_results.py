@@ -20,6 +20,7 @@ def outcome(seconds: float, peak: int, **fields: object) -> Outcome:
     result = {
         "losses": [2.0, 1.25],
         "accuracy": {"train": 1.0, "val": 0.5, "test": 0.75},
+        "test_roc_auc": 0.875,
         "seconds_per_step": seconds,
     }
     empty = {"accelerated": 0, "fallbacks": 0, "launches": 0, "reasons": {}, "differences": {}}
@@ -60,7 +61,14 @@ def test_table_pairs_stock_with_ours(results: Results) -> None:
 
 def test_table_lists_every_difference_reason_and_missing_host(results: Results) -> None:
     text = rendered(results)
-    for part in ("1.5e-06  out", "2.5e-06  att", "fell back: hooks (2)", "512 MiB", "12.0 x"):
+    for part in (
+        "AUC 0.8750",
+        "1.5e-06  out",
+        "2.5e-06  att",
+        "fell back: hooks (2)",
+        "512 MiB",
+        "12.0 x",
+    ):
         assert part in text
     missing = next(line for line in text.splitlines() if "DGL, Cora" in line)
     assert "missing" in missing and "pip install" in missing

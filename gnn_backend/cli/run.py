@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import runpy
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
@@ -46,6 +47,7 @@ def run(
 
     with _profiled(profile), enabled(mode=mode or get_config().mode):
         code = _execute(target, arguments or [], module)
+        _wait_for_threads()
     raise SystemExit(code)
 
 
@@ -66,6 +68,13 @@ def _execute(target: str, arguments: list[str], module: bool) -> object:
         sys.excepthook(type(error), error, error.__traceback__)
         return _INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
     return 0
+
+
+def _wait_for_threads() -> None:
+    """Let the script's threads end while acceleration is on, as Python waits for them at exit."""
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join()
 
 
 def _from_the_script_on(trace: TracebackType | None) -> TracebackType | None:

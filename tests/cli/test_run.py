@@ -105,3 +105,13 @@ def test_bad_usage(invoke: Callable[..., Any], arguments: list[str], message: st
     result = invoke("run", *arguments)
     assert result.exit_code == 2
     assert message in result.stderr and result.stdout == ""
+
+
+def test_threads_that_outlive_the_script_are_accelerated(tmp_path: Path) -> None:
+    path = tmp_path / "script.py"
+    path.write_text(
+        "import threading, time, gnn_backend\n"
+        "def work():\n    time.sleep(0.5)\n    print(gnn_backend.is_enabled())\n"
+        "threading.Thread(target=work).start()\n"
+    )
+    assert command("run", str(path)).stdout == "True\n"

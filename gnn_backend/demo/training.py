@@ -9,9 +9,7 @@ the import, which patches nothing and lets DGL load; nothing else differs.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import dataclasses
-import gc
 import io
 import json
 import os
@@ -126,7 +124,6 @@ def train_here(request: Request) -> Outcome:
     code = load_script(path, request.accelerate)
     arguments = [*request.arguments, "--device", request.device, "--json"]
     _execute(code, path, [*arguments, "--epochs", "1"])
-    _release_freed_memory()
 
     results: list[dict[str, Any]] = []
     on_gpu = request.device.startswith("cuda")
@@ -186,13 +183,6 @@ def _first_call(
     finally:
         handle.remove()
     raise invalid("script", f"{path} calls no such layer", layer, f"one call of {layer}")
-
-
-def _release_freed_memory() -> None:
-    """Hand freed pages back to the system, so that the next run does not reuse them unseen."""
-    gc.collect()
-    with contextlib.suppress(OSError, AttributeError):  # not glibc
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 if __name__ == "__main__":

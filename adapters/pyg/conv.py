@@ -56,7 +56,9 @@ def static_reason(conv: Any) -> str | None:
         return "attention-dropout"
     if conv.att.shape != (1, conv.heads, conv.out_channels):
         return "parametrized"
-    if type(conv.negative_slope) not in (float, int) or not math.isfinite(conv.negative_slope):
+    if type(conv.negative_slope) not in (float, int):
+        return "parametrized"
+    if not -math.inf < conv.negative_slope < math.inf:  # torch.compile traces no isfinite
         return "parametrized"
     return changed_reason(conv, _METHODS)
 

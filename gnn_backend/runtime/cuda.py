@@ -97,8 +97,8 @@ def launch(
     Nothing is copied to or from the device, so a launch can be captured in a CUDA graph (once the
     kernel is loaded).
     """
+    _enter_context(device)  # before a kernel is loaded: that may first happen in backward
     kernel = function(device, unit, entry)
-    _enter_context(device)
     buffer = ctypes.create_string_buffer(args, len(args))
     parameters = (ctypes.c_void_p * 1)(ctypes.addressof(buffer))
     stream = torch._C._cuda_getCurrentRawStream(device)

@@ -1,8 +1,8 @@
 """Choice of lane layout and schedule from dtype, heads, head dimension and graph size.
 
-Constants were measured on an H200 (``benchmarks/results``): sixteen lanes an edge with eight
-values a lane read a row of 128 floats fastest; chunks are short on small graphs (more tasks than
-warps) and long on large ones (fewer partials).
+Constants were tuned on an H200 at two heads of 64: sixteen lanes an edge with eight values a lane
+were fastest of 8, 16 and 32 lanes; chunks are short on small graphs (more tasks than warps) and
+long on large ones (fewer partials). What they give is in ``docs/performance.md``.
 """
 
 from __future__ import annotations

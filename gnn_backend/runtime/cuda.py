@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib
 import threading
 from functools import lru_cache
 from typing import Any
@@ -25,13 +26,17 @@ def multiprocessors(device: int) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
-@lru_cache(maxsize=1)
-def _driver() -> Any:
+def _cupy(module: str) -> Any:
+    """A module of CuPy; Unsupported (``no-cupy``) where it is not installed."""
     try:
-        from cupy_backends.cuda.api import driver
+        return importlib.import_module(module)
     except ImportError as error:
         raise Unsupported("no-cupy", str(error)) from None
-    return driver
+
+
+@lru_cache(maxsize=1)
+def _driver() -> Any:
+    return _cupy("cupy_backends.cuda.api.driver")
 
 
 def available() -> bool:
@@ -56,12 +61,8 @@ def function(device: int, unit: Unit, entry: str) -> Any:
 
 
 def _load(device: int, unit: Unit) -> None:
-    try:
-        from cupy.cuda.function import Module
-    except ImportError as error:
-        raise Unsupported("no-cupy", str(error)) from None
+    module = _cupy("cupy.cuda.function").Module()
     torch.cuda.current_stream(device)  # torch's context is current before anything is loaded
-    module = Module()
     module.load(cubin(unit, target_for(torch.cuda.get_device_capability(device))))
     for entry in unit.entries:
         _functions[device, unit.key, entry] = module.get_function(entry)
@@ -75,8 +76,7 @@ def _enter_context(device: int) -> None:
     """
     entered = _thread.__dict__.setdefault("entered", set())
     if device not in entered:
-        from cupy_backends.cuda.api import runtime
-
+        runtime = _cupy("cupy_backends.cuda.api.runtime")
         current = torch.cuda.current_device()
         runtime.setDevice(device)
         if current != device:

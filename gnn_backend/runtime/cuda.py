@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import importlib
 import threading
 from functools import lru_cache
 from typing import Any
@@ -26,17 +25,13 @@ def multiprocessors(device: int) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
-def _cupy(module: str) -> Any:
-    """A module of CuPy; Unsupported (``no-cupy``) where it is not installed."""
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise Unsupported("no-cupy", str(error)) from None
-
-
 @lru_cache(maxsize=1)
 def _driver() -> Any:
-    return _cupy("cupy_backends.cuda.api.driver")
+    try:
+        from cupy_backends.cuda.api import driver
+    except ImportError as error:
+        raise Unsupported("no-cupy", str(error)) from None
+    return driver
 
 
 def available() -> bool:
@@ -61,8 +56,12 @@ def function(device: int, unit: Unit, entry: str) -> Any:
 
 
 def _load(device: int, unit: Unit) -> None:
-    module = _cupy("cupy.cuda.function").Module()
+    try:
+        from cupy.cuda.function import Module
+    except ImportError as error:
+        raise Unsupported("no-cupy", str(error)) from None
     torch.cuda.current_stream(device)  # torch's context is current before anything is loaded
+    module = Module()
     module.load(cubin(unit, target_for(torch.cuda.get_device_capability(device))))
     for entry in unit.entries:
         _functions[device, unit.key, entry] = module.get_function(entry)
@@ -76,7 +75,8 @@ def _enter_context(device: int) -> None:
     """
     entered = _thread.__dict__.setdefault("entered", set())
     if device not in entered:
-        runtime = _cupy("cupy_backends.cuda.api.runtime")
+        from cupy_backends.cuda.api import runtime
+
         current = torch.cuda.current_device()
         runtime.setDevice(device)
         if current != device:
@@ -97,8 +97,8 @@ def launch(
     Nothing is copied to or from the device, so a launch can be captured in a CUDA graph (once the
     kernel is loaded).
     """
-    _enter_context(device)  # before a kernel is loaded: that may first happen in backward
     kernel = function(device, unit, entry)
+    _enter_context(device)
     buffer = ctypes.create_string_buffer(args, len(args))
     parameters = (ctypes.c_void_p * 1)(ctypes.addressof(buffer))
     stream = torch._C._cuda_getCurrentRawStream(device)

@@ -76,8 +76,8 @@ def count_splits(degree: Tensor, chunks: tuple[int, ...]) -> Tensor:
 
 @lru_cache(maxsize=64)
 def _column(numbers: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
-    """The numbers as a column; kept, because each copy to a device waits for all its work."""
-    return torch.tensor(numbers, device=device, dtype=dtype)[:, None]
+    """The numbers as a column, filled in on the device: a copy to it waits for all its work."""
+    return torch.cat([torch.full((1, 1), n, device=device, dtype=dtype) for n in numbers])
 
 
 def make_splits(

@@ -34,6 +34,15 @@ def _driver() -> Any:
     return driver
 
 
+@lru_cache(maxsize=1)
+def _runtime() -> Any:
+    try:
+        from cupy_backends.cuda.api import runtime
+    except ImportError as error:
+        raise Unsupported("no-cupy", str(error)) from None
+    return runtime
+
+
 def available() -> bool:
     """Whether CuPy is installed (a GPU may still be missing)."""
     try:
@@ -75,8 +84,7 @@ def _enter_context(device: int) -> None:
     """
     entered = _thread.__dict__.setdefault("entered", set())
     if device not in entered:
-        from cupy_backends.cuda.api import runtime
-
+        runtime = _runtime()
         current = torch.cuda.current_device()
         runtime.setDevice(device)
         if current != device:
@@ -97,8 +105,8 @@ def launch(
     Nothing is copied to or from the device, so a launch can be captured in a CUDA graph (once the
     kernel is loaded).
     """
+    _enter_context(device)  # first: loading a kernel needs the context as well
     kernel = function(device, unit, entry)
-    _enter_context(device)
     buffer = ctypes.create_string_buffer(args, len(args))
     parameters = (ctypes.c_void_p * 1)(ctypes.addressof(buffer))
     stream = torch._C._cuda_getCurrentRawStream(device)

@@ -99,9 +99,9 @@ def test_from_csr() -> None:
 def waits(call: Callable[[], object]) -> int:
     """How often the host waits for the device during the call."""
     before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("warn")  # warns of itself, so before recording
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        torch.cuda.set_sync_debug_mode("warn")
         try:
             call()
         finally:

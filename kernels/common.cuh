@@ -104,6 +104,7 @@ template <typename T_, int LANES_, int HEADS_, int VALUES_, bool VECTOR_, bool F
     static constexpr int ACCESSES = VALUES / WIDTH;
     static constexpr int GROUP = LANES * HEADS;
     static constexpr int TASKS = WARP / GROUP;
+    static constexpr bool TIGHT = VALUES > 8;   // registers are short: what can be computed again is
     static_assert(VALUES % WIDTH == 0 && WARP % GROUP == 0, "lane layout does not fit a warp");
 };
 
@@ -113,6 +114,7 @@ template <class S> struct Lane {
     int head;                  // head in the whole row
     int dim;                   // head dimension D
     unsigned stride;           // values a row, H * D (below 2^30; checked on the host)
+    unsigned row_bytes;        // of the storage type
     int column;                // first column of this lane
     __device__ __forceinline__ Lane(i64 heads, i64 dim_, int head_block) {
         lane = threadIdx.x & (WARP - 1);
@@ -121,6 +123,8 @@ template <class S> struct Lane {
         head = head_block * S::HEADS + (lane % S::GROUP) / S::LANES;
         dim = (int)dim_;
         stride = (unsigned)(heads * dim_);
+        row_bytes = stride * (unsigned)sizeof(typename S::T);
+        if (!S::TIGHT) row_bytes = opaque(row_bytes);
         column = head * dim + within * S::WIDTH;
     }
     __device__ __forceinline__ bool holds(int access) const {
@@ -131,7 +135,8 @@ template <class S> struct Lane {
     template <typename T>
     __device__ __forceinline__ T* address(T* table, int row, int access) const {
         const u64 base = reinterpret_cast<u64>(table + column);
-        const u64 at_row = (u64)(unsigned)row * (stride * (unsigned)sizeof(T)) + base;
+        const unsigned bytes = sizeof(T) == sizeof(typename S::T) ? row_bytes : stride * (unsigned)sizeof(T);
+        const u64 at_row = (u64)(unsigned)row * bytes + base;
         return reinterpret_cast<T*>(at_row) + access * (S::LANES * S::WIDTH);
     }
 };
@@ -264,8 +269,8 @@ template <class S, int N> struct Spread {
     // Which of the N sums held[i] is.
     static __device__ __forceinline__ int index(int within, int i) { return within / REPEAT * HELD + i; }
     // Sum number n (a compile-time constant after unrolling), on every lane of the head.
-    __device__ __forceinline__ float get(int n, const Lane<S>& at) const {
-        return __shfl_sync(ALL_LANES, held[n % HELD], at.lane - at.within + n / HELD * REPEAT);
+    __device__ __forceinline__ float get(int n) const {
+        return __shfl_sync(ALL_LANES, held[n % HELD], n / HELD * REPEAT, S::LANES);
     }
     // Maximum and sum of one value a lane over the owners.
     static __device__ __forceinline__ float max_owners(float x) {
@@ -282,13 +287,12 @@ template <class S, int N> struct Spread {
 
 template <bool B> struct Flag { static constexpr bool value = B; };
 
-// A chunk of one row (gnn_backend/graph/splits.py writes them).
+// A chunk of one row (gnn_backend/graph/splits.py writes them), and how it is stored.
 struct Task {
     i64 begin;
     int row, slot, count;
 };
-__device__ __forceinline__ Task load_task(const int4* tasks, i64 index) {
-    const int4 t = __ldg(tasks + index);
+__device__ __forceinline__ Task unpack_task(const int4& t) {
     const i64 packed = (i64)(unsigned)t.z | ((i64)(unsigned)t.w << 32);
     Task task;
     task.begin = packed & 0xffffffffffffLL;
@@ -296,6 +300,9 @@ __device__ __forceinline__ Task load_task(const int4* tasks, i64 index) {
     task.row = t.x;
     task.slot = t.y;
     return task;
+}
+__device__ __forceinline__ Task load_task(const int4* tasks, i64 index) {
+    return unpack_task(__ldg(tasks + index));
 }
 
 }  // namespace gnnb

@@ -1,16 +1,19 @@
 // Merge of the partials of split rows, and the fixed-order sum of parameter partials.
 //
-// Mapping. A block of eight warps owns one split row and a tile of 32 * VECTOR columns; a warp
-// takes a contiguous run of the row's slots, a lane VECTOR columns. The warps' results are combined
-// in warp order through shared memory. Further blocks of `merge_sum` own eight columns of the
-// parameter partials each: a lane takes every 32nd row of one column. Bytes: each partial is read
-// once. Determinism: the order depends on the number of slots or rows alone; no atomics.
+// Mapping. A block of eight warps owns eight split rows, a lane VECTOR columns of a tile of
+// 32 * VECTOR. A warp merges a row of few slots alone; for the others all warps of the block take a
+// contiguous run of the slots each, combined in warp order through shared memory. The rows of a
+// block lie far apart in the list, since hubs are often neighbours. Further blocks of `merge_sum`
+// own eight columns of the parameter partials each: a lane takes every 32nd row of one column.
+// Bytes: each partial is read once. Determinism: the order depends on the number of slots or rows
+// alone; no atomics.
 #pragma once
 #include "common.cuh"
 
 namespace gnnb {
 
-constexpr int MERGE_WARPS = 8;
+constexpr int MERGE_WARPS = 8;                                        // and split rows a block
+constexpr int MERGE_ALONE = 16;                                       // slots a warp merges alone
 constexpr int REDUCE_COLUMNS = 8;                                     // one 32-byte sector
 constexpr int REDUCE_STEP = MERGE_WARPS * WARP / REDUCE_COLUMNS;      // rows side by side
 
@@ -48,101 +51,130 @@ __device__ __forceinline__ void store_columns(void* table, i64 offset, const flo
     for (int i = 0; i < VECTOR; i++) to[i] = Storage<T>::put(x[i]);
 }
 
-// Slots [begin, end) that a warp of the block takes.
-struct Run { int begin, end; };
-__device__ __forceinline__ Run warp_run(const Side& side, int which) {
-    const int first = side.heavy_ptr[which], many = side.heavy_ptr[which + 1] - first;
-    const int warp = threadIdx.x / WARP;
-    return Run{first + (int)((i64)many * warp / MERGE_WARPS),
-               first + (int)((i64)many * (warp + 1) / MERGE_WARPS)};
+// Where a lane works: `row` of the output, `column` of H * D, which is in `head`.
+struct Place { i64 row, column, head; };
+
+// Sum of a row's partials in a lane's columns.
+template <int VECTOR> struct SumState {
+    float acc[VECTOR];
+
+    __device__ __forceinline__ void clear() {
+        #pragma unroll
+        for (int i = 0; i < VECTOR; i++) acc[i] = 0.f;
+    }
+    __device__ __forceinline__ void add(const MergeArgs& args, const Side& side, int slot, const Place& at) {
+        float x[VECTOR];
+        load_columns<VECTOR>(side.partial + (i64)slot * (args.heads * args.dim) + at.column, x);
+        #pragma unroll
+        for (int i = 0; i < VECTOR; i++) acc[i] += x[i];
+    }
+    __device__ __forceinline__ void combine(const SumState& other) {
+        #pragma unroll
+        for (int i = 0; i < VECTOR; i++) acc[i] += other.acc[i];
+    }
+    template <typename T>
+    __device__ __forceinline__ void store(const MergeArgs& args, const Side& side, const Place& at) {
+        store_columns<T, VECTOR>(side.out, at.row * (args.heads * args.dim) + at.column, acc);
+    }
+};
+
+// Softmax of a row from the maxima, sums and accumulators of its partials.
+template <int VECTOR> struct SoftmaxState {
+    float top, sum, acc[VECTOR];
+
+    __device__ __forceinline__ void clear() {
+        top = LOWEST;
+        sum = 0.f;
+        #pragma unroll
+        for (int i = 0; i < VECTOR; i++) acc[i] = 0.f;
+    }
+    __device__ __forceinline__ void combine(const SoftmaxState& other) {
+        const float next = fmaxf(top, other.top);
+        const float a = exp2_approx(top - next), b = exp2_approx(other.top - next);
+        top = next;
+        sum = sum * a + other.sum * b;
+        #pragma unroll
+        for (int i = 0; i < VECTOR; i++) acc[i] = acc[i] * a + other.acc[i] * b;
+    }
+    __device__ __forceinline__ void add(const MergeArgs& args, const Side& side, int slot, const Place& at) {
+        SoftmaxState one;
+        const float2 stat = __ldg(args.partial_stats + (i64)slot * args.heads + at.head);
+        one.top = stat.x;
+        one.sum = stat.y;
+        load_columns<VECTOR>(side.partial + (i64)slot * (args.heads * args.dim) + at.column, one.acc);
+        combine(one);
+    }
+    template <typename T>
+    __device__ __forceinline__ void store(const MergeArgs& args, const Side& side, const Place& at) {
+        const float inverse = 1.f / sum;        // 0 only if every logit is -inf: NaN, as stock
+        #pragma unroll
+        for (int i = 0; i < VECTOR; i++) acc[i] *= inverse;
+        store_columns<T, VECTOR>(side.out, at.row * (args.heads * args.dim) + at.column, acc);
+        if (at.column == at.head * args.dim)
+            args.lse[at.row * args.heads + at.head] = top + log2_approx(sum);
+    }
+};
+
+template <class State>
+__device__ __forceinline__ void add_slots(
+    State& state, const MergeArgs& args, const Side& side, int begin, int end, const Place& at) {
+    #pragma unroll 4
+    for (int slot = begin; slot < end; slot++) state.add(args, side, slot, at);
+}
+
+// The split rows of block number `block` of `blocks` of a side.
+template <class State, typename T, int VECTOR>
+__device__ __forceinline__ void merge_rows(
+    const MergeArgs& args, const Side& side, i64 block, i64 blocks) {
+    __shared__ State shared[MERGE_WARPS][WARP];
+    __shared__ bool together[MERGE_WARPS];
+    const i64 width = args.heads * args.dim;
+    const int lane = threadIdx.x & (WARP - 1), warp = threadIdx.x / WARP;
+    const i64 mine = warp * blocks + block;
+    int begin = 0, end = 0;
+    if (mine < side.count) {
+        begin = side.heavy_ptr[mine];
+        end = side.heavy_ptr[mine + 1];
+    }
+    if (lane == 0) together[warp] = end - begin > MERGE_ALONE;
+    __syncthreads();
+    for (i64 tile = blockIdx.y; tile * (WARP * VECTOR) < width; tile += gridDim.y) {
+        Place at{0, (tile * WARP + lane) * VECTOR, 0};
+        const bool inside = at.column < width;
+        if (inside) at.head = at.column / args.dim;
+        State state;
+        if (inside && end > begin && !together[warp]) {
+            at.row = side.heavy_rows[mine];
+            state.clear();
+            add_slots(state, args, side, begin, end, at);
+            state.template store<T>(args, side, at);
+        }
+        for (int other = 0; other < MERGE_WARPS; other++) {
+            if (!together[other]) continue;
+            const i64 which = other * blocks + block;
+            const int first = side.heavy_ptr[which], many = side.heavy_ptr[which + 1] - first;
+            at.row = side.heavy_rows[which];
+            state.clear();
+            if (inside)
+                add_slots(state, args, side, first + (int)((i64)many * warp / MERGE_WARPS),
+                          first + (int)((i64)many * (warp + 1) / MERGE_WARPS), at);
+            shared[warp][lane] = state;
+            __syncthreads();
+            if (warp == 0 && inside) {
+                for (int w = 1; w < MERGE_WARPS; w++) state.combine(shared[w][lane]);
+                state.template store<T>(args, side, at);
+            }
+            __syncthreads();
+        }
+    }
+}
+
+__device__ __forceinline__ i64 merge_blocks(const Side& side) {
+    return (side.count + MERGE_WARPS - 1) / MERGE_WARPS;
 }
 
 template <typename T, int VECTOR> __device__ __forceinline__ void merge_softmax(const MergeArgs& args) {
-    __shared__ float shared[MERGE_WARPS][WARP * (VECTOR + 2)];
-    const i64 width = args.heads * args.dim;
-    const int lane = threadIdx.x & (WARP - 1), warp = threadIdx.x / WARP;
-    const Side& side = args.side[0];
-    const i64 row = side.heavy_rows[blockIdx.x];
-    const Run run = warp_run(side, blockIdx.x);
-    for (i64 tile = blockIdx.y; tile * (WARP * VECTOR) < width; tile += gridDim.y) {
-        const i64 column = (tile * WARP + lane) * VECTOR;
-        const bool inside = column < width;
-        const i64 head = inside ? column / args.dim : 0;
-        float top = LOWEST, sum = 0.f, acc[VECTOR];
-        #pragma unroll
-        for (int i = 0; i < VECTOR; i++) acc[i] = 0.f;
-        if (inside) {
-            #pragma unroll 4
-            for (int s = run.begin; s < run.end; s++) {
-                const float2 stat = __ldg(args.partial_stats + (i64)s * args.heads + head);
-                float x[VECTOR];
-                load_columns<VECTOR>(side.partial + (i64)s * width + column, x);
-                const float next = fmaxf(top, stat.x);
-                const float a = exp2_approx(top - next), b = exp2_approx(stat.x - next);
-                top = next;
-                sum = sum * a + stat.y * b;
-                #pragma unroll
-                for (int i = 0; i < VECTOR; i++) acc[i] = acc[i] * a + x[i] * b;
-            }
-        }
-        float* mine = shared[warp] + lane * (VECTOR + 2);
-        mine[0] = top;
-        mine[1] = sum;
-        #pragma unroll
-        for (int i = 0; i < VECTOR; i++) mine[2 + i] = acc[i];
-        __syncthreads();
-        if (warp == 0 && inside) {
-            for (int w = 1; w < MERGE_WARPS; w++) {
-                const float* other = shared[w] + lane * (VECTOR + 2);
-                const float next = fmaxf(top, other[0]);
-                const float a = exp2_approx(top - next), b = exp2_approx(other[0] - next);
-                top = next;
-                sum = sum * a + other[1] * b;
-                #pragma unroll
-                for (int i = 0; i < VECTOR; i++) acc[i] = acc[i] * a + other[2 + i] * b;
-            }
-            const float inverse = 1.f / sum;    // 0 only if every logit is -inf: NaN, as stock
-            #pragma unroll
-            for (int i = 0; i < VECTOR; i++) acc[i] *= inverse;
-            store_columns<T, VECTOR>(side.out, row * width + column, acc);
-            if (column == head * args.dim) args.lse[row * args.heads + head] = top + log2_approx(sum);
-        }
-        __syncthreads();
-    }
-}
-
-template <typename T, int VECTOR>
-__device__ __forceinline__ void merge_row(const Side& side, int which, i64 width) {
-    __shared__ float shared[MERGE_WARPS][WARP * VECTOR];
-    const int lane = threadIdx.x & (WARP - 1), warp = threadIdx.x / WARP;
-    const i64 row = side.heavy_rows[which];
-    const Run run = warp_run(side, which);
-    for (i64 tile = blockIdx.y; tile * (WARP * VECTOR) < width; tile += gridDim.y) {
-        const i64 column = (tile * WARP + lane) * VECTOR;
-        const bool inside = column < width;
-        float acc[VECTOR];
-        #pragma unroll
-        for (int i = 0; i < VECTOR; i++) acc[i] = 0.f;
-        if (inside) {
-            #pragma unroll 4
-            for (int s = run.begin; s < run.end; s++) {
-                float x[VECTOR];
-                load_columns<VECTOR>(side.partial + (i64)s * width + column, x);
-                #pragma unroll
-                for (int i = 0; i < VECTOR; i++) acc[i] += x[i];
-            }
-        }
-        #pragma unroll
-        for (int i = 0; i < VECTOR; i++) shared[warp][lane * VECTOR + i] = acc[i];
-        __syncthreads();
-        if (warp == 0 && inside) {
-            #pragma unroll
-            for (int i = 0; i < VECTOR; i++)
-                for (int w = 1; w < MERGE_WARPS; w++) acc[i] += shared[w][lane * VECTOR + i];
-            store_columns<T, VECTOR>(side.out, row * width + column, acc);
-        }
-        __syncthreads();
-    }
+    merge_rows<SoftmaxState<VECTOR>, T, VECTOR>(args, args.side[0], blockIdx.x, gridDim.x);
 }
 
 // All rows of the parameter partials, columns tile * REDUCE_COLUMNS and on, into one row.
@@ -173,11 +205,12 @@ template <typename T, int VECTOR> __device__ __forceinline__ void merge_sum(cons
     i64 work = blockIdx.x;
     #pragma unroll
     for (int s = 0; s < 2; s++) {
-        if (work < args.side[s].count) {
-            merge_row<T, VECTOR>(args.side[s], (int)work, args.heads * args.dim);
+        const i64 blocks = merge_blocks(args.side[s]);
+        if (work < blocks) {
+            merge_rows<SumState<VECTOR>, T, VECTOR>(args, args.side[s], work, blocks);
             return;
         }
-        work -= args.side[s].count;
+        work -= blocks;
     }
     if (blockIdx.y == 0) reduce_columns<T>(args, work);
 }

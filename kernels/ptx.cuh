@@ -55,6 +55,53 @@ __device__ __forceinline__ float log2_approx(float x) {
   return y;
 }
 
+// Two bfloat16 sums, rounded once. Before sm_90 a fused multiply-add by one.
+__device__ __forceinline__ unsigned int add_bf16x2(unsigned int a, unsigned int b) {
+  unsigned int sum;
+#if __CUDA_ARCH__ >= 900
+  asm("add.rn.bf16x2 %0, %1, %2;" : "=r"(sum) : "r"(a), "r"(b));
+#else
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(sum) : "r"(a), "r"(0x3f803f80u), "r"(b));
+#endif
+  return sum;
+}
+
+__device__ __forceinline__ unsigned int add_f16x2(unsigned int a, unsigned int b) {
+  unsigned int sum;
+  asm("add.rn.f16x2 %0, %1, %2;" : "=r"(sum) : "r"(a), "r"(b));
+  return sum;
+}
+
+// c += A B for A [16, 16] and B [16, 8], by the whole warp. Of lane 4 g + t, a0 and a2 are columns 2 t,
+// 2 t + 1 and 2 t + 8, 2 t + 9 of row g of A, a1 and a3 of row g + 8; b0 and b1 are the same rows of column
+// g of B; c is columns 2 t, 2 t + 1 of rows g and g + 8.
+__device__ __forceinline__ void mma_bf16(float (&c)[4], unsigned int a0, unsigned int a1,
+                                         unsigned int a2, unsigned int a3, unsigned int b0,
+                                         unsigned int b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+__device__ __forceinline__ void mma_f16(float (&c)[4], unsigned int a0, unsigned int a1,
+                                        unsigned int a2, unsigned int a3, unsigned int b0,
+                                        unsigned int b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+// x, of which the compiler is to know nothing: it widens a product that it sees through, at the cost of
+// an addition an address.
+__device__ __forceinline__ unsigned int opaque(unsigned int x) {
+  asm("" : "+r"(x));
+  return x;
+}
+
 // Rows that are read or written once: they are the first to leave the caches, which are left to
 // the rows that are gathered again and again.
 __device__ __forceinline__ uint4 load_streaming(const uint4* address) {

@@ -3,6 +3,7 @@
 // source rows. Scores are computed again; the saved log-sum-exp and <grad_out, out> of a row are
 // all that the softmax's derivative needs. Mapping, bytes and determinism: traversal.cuh.
 #pragma once
+#include "dots.cuh"
 #include "traversal.cuh"
 
 namespace gnnb {
@@ -14,9 +15,9 @@ __device__ __forceinline__ float weight_of(float score, float lse) {
     return score != score && fabsf(lse) <= LARGEST ? 0.f : exp2_approx(score - lse);
 }
 
-template <class S>
+template <class S, int UNROLL>
 __device__ __forceinline__ void write_zeros(
-    const TraversalArgs& args, const Lane<S>& at, const Owned<S>& own) {
+    const TraversalArgs& args, const Lane<S>& at, const Owned<S, UNROLL>& own) {
     if (args.grad == nullptr || !own.exists) return;
     float zeros[S::VALUES];
     #pragma unroll
@@ -55,8 +56,8 @@ __device__ __forceinline__ void store_param_grad(
 template <class F, class S, int UNROLL>
 __device__ __forceinline__ void softmax_backward_dst(const TraversalArgs& args) {
     constexpr int K = S::VALUES;
-    const i64 first_task = ((i64)blockIdx.x * blockDim.x + threadIdx.x) / WARP * S::TASKS;
-    const i64 step = (i64)gridDim.x * (BLOCK / WARP) * S::TASKS;
+    const unsigned first_task = (blockIdx.x * (BLOCK / WARP) + threadIdx.x / WARP) * S::TASKS;
+    const unsigned step = gridDim.x * (BLOCK / WARP) * S::TASKS;
     const int head_blocks = (int)(args.heads / S::HEADS);
     #pragma unroll 1
     for (int block = blockIdx.y; block < head_blocks; block += gridDim.y) {
@@ -65,46 +66,37 @@ __device__ __forceinline__ void softmax_backward_dst(const TraversalArgs& args) 
         typename F::ParamGrad param_grad;
         params.load(args, at);
         param_grad.clear();
-        #pragma unroll 1
-        for (i64 index = first_task; index < args.num_tasks; index += step) {
-            const Owned<S> own(args, index + at.group);
+        for_tasks<S, UNROLL>(args, at, first_task, step, [&](const Owned<S, UNROLL>& own) {
             const Task& task = own.task;
-            if (own.idle) {
+            if (own.idle()) {
                 write_zeros(args, at, own);
-                continue;
+                return;
             }
             const i64 stat = (i64)task.row * args.heads + at.head;
             typename F::Dst dst;
             typename F::DstGrad grad;
-            Raw<S> raw;
-            float grad_out[K], delta = 0.f;
+            Fixed<S> grad_out;
+            float delta;
             dst.template load<true>(args, at, task.row, own.exists);
-            raw.template load<true>(args.grad_out, at, task.row, own.exists);
-            raw.unpack(grad_out);
-            raw.template load<true>(args.out, at, task.row, own.exists);
             const float lse = args.lse[stat];
             {
-                float out[K];
-                raw.unpack(out);
-                #pragma unroll
-                for (int i = 0; i < K; i++) delta = fmaf(grad_out[i], out[i], delta);
-                delta = head_sum<S>(delta);
+                Raw<S> raw, out;
+                raw.template load<true>(args.grad_out, at, task.row, own.exists);
+                out.template load<true>(args.out, at, task.row, own.exists);
+                grad_out.set(raw, at.lane);
+                delta = head_sum<S>(grad_out.dot(out, at.lane));
             }
             if (own.exists && at.within == 0) args.row_stats[stat] = make_float2(lse, delta);
             grad.clear();
-            for_batches<S, UNROLL>(args.indices, task, at, [&](auto tail, int first, auto& ids) {
+            for_batches<S, UNROLL>(args.indices, own, at, [&](auto tail, int first, auto& ids) {
                 constexpr bool MASKED = decltype(tail)::value;
                 typename F::Src src[UNROLL];
                 load_batch<UNROLL>(args, at, ids, first, task.count, MASKED, src);
                 float score[UNROLL], dot[UNROLL];
                 #pragma unroll
                 for (int u = 0; u < UNROLL; u++) {
-                    float v[K];
-                    score[u] = F::score(params, src[u], dst, F::source_score(params, src[u]));
-                    F::value(src[u], v);
-                    dot[u] = 0.f;
-                    #pragma unroll
-                    for (int i = 0; i < K; i++) dot[u] = fmaf(grad_out[i], v[i], dot[u]);
+                    score[u] = F::score(params, src[u], dst, F::source_score(params, src[u], at), at);
+                    dot[u] = grad_out.dot(F::value(src[u]), at.lane);
                 }
                 Spread<S, UNROLL> ds, product;
                 ds.sum(score, at.within);
@@ -114,17 +106,17 @@ __device__ __forceinline__ void softmax_backward_dst(const TraversalArgs& args) 
                     ds.held[i] = weight_of(ds.held[i], lse) * (product.held[i] - delta);
                 #pragma unroll
                 for (int u = 0; u < UNROLL; u++) {
-                    const float d = ds.get(u, at);
+                    const float d = ds.get(u);
                     if (!MASKED || first + u < task.count)
                         F::grad_dst_param(src[u], dst, d, grad, param_grad);
                 }
             });
-            if (args.grad == nullptr || !own.exists) continue;
+            if (args.grad == nullptr || !own.exists) return;
             float g[K];
-            grad.finish(params, g);
+            grad.finish(args, at, params, g);
             if (task.slot < 0) store_row<S>(args.grad, at, task.row, g);
             else store_partial<S>(args.partial, at, task.slot, g);
-        }
+        });
         if (args.param_partials == nullptr) continue;
         F::finish_param_dst(params, param_grad);
         store_param_grad<S>(args.param_partials, at, param_grad.sum);
@@ -148,30 +140,32 @@ template <class F, class S> struct Reader {
 template <class F, class S, int UNROLL>
 __device__ __forceinline__ void softmax_backward_src(const TraversalArgs& args) {
     constexpr int K = S::VALUES;
-    const i64 first_task = ((i64)blockIdx.x * blockDim.x + threadIdx.x) / WARP * S::TASKS;
-    const i64 step = (i64)gridDim.x * (BLOCK / WARP) * S::TASKS;
+    const unsigned first_task = (blockIdx.x * (BLOCK / WARP) + threadIdx.x / WARP) * S::TASKS;
+    const unsigned step = gridDim.x * (BLOCK / WARP) * S::TASKS;
     const int head_blocks = (int)(args.heads / S::HEADS);
     #pragma unroll 1
     for (int block = blockIdx.y; block < head_blocks; block += gridDim.y) {
         const Lane<S> at(args.heads, args.dim, block);
         typename F::Params params;
-        typename F::ParamGrad param_grad;
         params.load(args, at);
-        param_grad.clear();
-        #pragma unroll 1
-        for (i64 index = first_task; index < args.num_tasks; index += step) {
-            const Owned<S> own(args, index + at.group);
+        // Touched once a task, so kept in shared memory: registers buy more warps.
+        __shared__ float sums[K][BLOCK];
+        #pragma unroll
+        for (int i = 0; i < K; i++) sums[i][threadIdx.x] = 0.f;
+        for_tasks<S, UNROLL>(args, at, first_task, step, [&](const Owned<S, UNROLL>& own) {
             const Task& task = own.task;
-            if (own.idle) {
+            if (own.idle()) {
                 write_zeros(args, at, own);
-                continue;
+                return;
             }
             typename F::Src src;
             typename F::SrcGrad grad;
             src.template load<true>(args, at, task.row, own.exists);
-            const float source = F::source_score(params, src);
+            const float source = F::source_score(params, src, at);
+            Fixed<S> value;
+            value.set(F::value(src), at.lane);
             grad.clear();
-            for_batches<S, UNROLL>(args.indices, task, at, [&](auto tail, int first, auto& ids) {
+            for_batches<S, UNROLL>(args.indices, own, at, [&](auto tail, int first, auto& ids) {
                 constexpr bool MASKED = decltype(tail)::value;
                 Reader<F, S> reader[UNROLL];
                 load_batch<UNROLL>(args, at, ids, first, task.count, MASKED, reader);
@@ -189,13 +183,8 @@ __device__ __forceinline__ void softmax_backward_src(const TraversalArgs& args) 
                 float score[UNROLL], dot[UNROLL];
                 #pragma unroll
                 for (int u = 0; u < UNROLL; u++) {
-                    float grad_out[K], value[K];
-                    reader[u].grad_out.unpack(grad_out);
-                    F::value(src, value);
-                    score[u] = F::score(params, src, reader[u].dst, source);
-                    dot[u] = 0.f;
-                    #pragma unroll
-                    for (int i = 0; i < K; i++) dot[u] = fmaf(grad_out[i], value[i], dot[u]);
+                    score[u] = F::score(params, src, reader[u].dst, source, at);
+                    dot[u] = value.dot(reader[u].grad_out, at.lane);
                 }
                 alpha.sum(score, at.within);
                 ds.sum(dot, at.within);
@@ -206,21 +195,29 @@ __device__ __forceinline__ void softmax_backward_src(const TraversalArgs& args) 
                 }
                 #pragma unroll
                 for (int u = 0; u < UNROLL; u++) {
-                    const float a = alpha.get(u, at), d = ds.get(u, at);
+                    const float a = alpha.get(u), d = ds.get(u);
                     float grad_out[K];
                     reader[u].grad_out.unpack(grad_out);
                     if (!MASKED || first + u < task.count)
                         F::grad_src(src, reader[u].dst, grad_out, a, d, grad);
                 }
             });
+            typename F::ParamGrad param_grad;
+            #pragma unroll
+            for (int i = 0; i < K; i++) param_grad.sum[i] = sums[i][threadIdx.x];
             F::add_param_src(src, grad, param_grad);
-            if (args.grad == nullptr || !own.exists) continue;
+            #pragma unroll
+            for (int i = 0; i < K; i++) sums[i][threadIdx.x] = param_grad.sum[i];
+            if (args.grad == nullptr || !own.exists) return;
             float g[K];
-            grad.finish(params, g);
+            grad.finish(args, at, params, g);
             if (task.slot < 0) store_row<S>(args.grad, at, task.row, g);
             else store_partial<S>(args.partial, at, task.slot, g);
-        }
+        });
         if (args.param_partials == nullptr) continue;
+        typename F::ParamGrad param_grad;
+        #pragma unroll
+        for (int i = 0; i < K; i++) param_grad.sum[i] = sums[i][threadIdx.x];
         F::finish_param_src(params, param_grad);
         store_param_grad<S>(args.param_partials, at, param_grad.sum);
     }

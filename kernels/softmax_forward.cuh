@@ -19,18 +19,19 @@ template <class F, class S> struct Softmax {
 
     template <bool EXACT, int UNROLL>
     __device__ __forceinline__ void run(
-        const TraversalArgs& args, const Lane<S>& at, const Task& task,
+        const TraversalArgs& args, const Lane<S>& at, const Owned<S, UNROLL>& own,
         const typename F::Params& params, const typename F::Dst& dst) {
+        const Task& task = own.task;
         clear();
-        for_batches<S, UNROLL>(args.indices, task, at, [&](auto tail, int first, auto& ids) {
+        for_batches<S, UNROLL>(args.indices, own, at, [&](auto tail, int first, auto& ids) {
             constexpr bool MASKED = EXACT || decltype(tail)::value;
             typename F::Src src[UNROLL];
             load_batch<UNROLL>(args, at, ids, first, task.count, MASKED, src);
             float score[UNROLL];
             #pragma unroll
             for (int u = 0; u < UNROLL; u++)
-                score[u] = EXACT ? F::score_exact(params, src[u], dst)
-                                 : F::score(params, src[u], dst, F::source_score(params, src[u]));
+                score[u] = EXACT ? F::score_exact(args, at, params, src[u], dst)
+                    : F::score(params, src[u], dst, F::source_score(params, src[u], at), at);
             Spread<S, UNROLL> logit;
             logit.sum(score, at.within);
             float most = LOWEST;
@@ -49,9 +50,9 @@ template <class F, class S> struct Softmax {
             }
             #pragma unroll
             for (int u = 0; u < UNROLL; u++) {
-                const float p = logit.get(u, at);
+                const float p = logit.get(u);
                 float v[K];
-                F::value(src[u], v);
+                F::value(src[u]).unpack(v);
                 #pragma unroll
                 for (int i = 0; i < K; i++) acc[i] = fmaf(p, v[i], acc[i]);
             }
@@ -73,24 +74,27 @@ __device__ __forceinline__ void softmax_forward(const TraversalArgs& args) {
     constexpr int K = S::VALUES;
     const i64 warp = ((i64)blockIdx.x * blockDim.x + threadIdx.x) / WARP;
     if (warp * S::TASKS >= args.num_tasks) return;
-    const Owned<S> own(args, warp * S::TASKS + (threadIdx.x % WARP) / S::GROUP);
-    const Task& task = own.task;
     const int head_blocks = (int)(args.heads / S::HEADS);
     #pragma unroll 1
     for (int block = blockIdx.y; block < head_blocks; block += gridDim.y) {
         const Lane<S> at(args.heads, args.dim, block);
+        Owned<S, UNROLL> own(packed_task(args, at, warp * S::TASKS));
+        const Task& task = own.task;
         typename F::Params params;
         typename F::Dst dst;
         Softmax<F, S> state;
         state.clear();
-        if (!own.idle) {
+        if (!own.idle()) {
             params.load(args, at);
             dst.template load<true>(args, at, task.row, own.exists);
-            state.template run<false, UNROLL>(args, at, task, params, dst);
+            own.load_ids(args, at);
+            state.template run<false>(args, at, own, params, dst);
             // NaN: an infinity in the inputs (or a NaN, which stays). Rare, so one edge at a time
             // is enough, and it costs the fast path no registers.
-            if (__any_sync(ALL_LANES, state.sum != state.sum))
-                state.template run<true, 1>(args, at, task, params, dst);
+            if (__any_sync(ALL_LANES, state.sum != state.sum)) {
+                const Owned<S, 1> again(args, at, own);
+                state.template run<true>(args, at, again, params, dst);
+            }
         }
         if (!own.exists) continue;
         const i64 stat = (i64)(task.slot < 0 ? task.row : task.slot) * args.heads + at.head;

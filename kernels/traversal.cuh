@@ -27,7 +27,7 @@ namespace gnnb {
 // Arguments of all passes; unused pointers are null.
 struct TraversalArgs {
     const int4* tasks;
-    i64 num_tasks;
+    i64 num_tasks;               // below 2^31, as are rows
     const int* indices;
     i64 heads, dim;
     const void* src[2];          // tables read at the source
@@ -44,17 +44,45 @@ struct TraversalArgs {
     float2* partial_stats;       // [slots, H] (max, sum)
 };
 
-// The task of this lane's group, or an empty one past the end. `idle`: no group of the warp has an
-// edge, so that rows are written without reading anything.
-template <class S> struct Owned {
-    Task task;
-    bool exists, idle;
-    __device__ __forceinline__ Owned(const TraversalArgs& args, i64 index) {
-        exists = index < args.num_tasks;
-        task = Task{0, 0, -1, 0};
-        if (exists) task = load_task(args.tasks, index);
-        idle = !__any_sync(ALL_LANES, task.count > 0);
+// Neighbour ids that a group's lanes hold: the first of a task, and later the next to come.
+template <class S, int UNROLL> struct Ids {
+    static constexpr int LOADS = UNROLL > S::GROUP ? UNROLL / S::GROUP : 1;  // ids a lane loads at once
+    static constexpr int STEP = LOADS * S::GROUP;
+    int id[LOADS];
+
+    // Those from position `first` of a task on, a multiple of STEP.
+    __device__ __forceinline__ void load(const int* indices, const Task& task, int first, int place) {
+        const int* list = indices + task.begin + place;
+        #pragma unroll
+        for (int k = 0; k < LOADS; k++) {
+            const int position = first + k * S::GROUP;
+            id[k] = position + place < task.count ? __ldg(list + position) : 0;
+        }
     }
+};
+
+// The task of this lane's group and its first neighbours; `exists` is false past the last task.
+template <class S, int UNROLL> struct Owned {
+    Task task;
+    bool exists;
+    Ids<S, UNROLL> ids;
+
+    __device__ __forceinline__ explicit Owned(const int4& packed) : task(unpack_task(packed)) {
+        exists = task.row >= 0;
+        if (!exists) task.row = 0;
+    }
+    // With other batches.
+    template <int OTHER>
+    __device__ __forceinline__ Owned(
+        const TraversalArgs& args, const Lane<S>& at, const Owned<S, OTHER>& own)
+        : task(own.task), exists(own.exists) {
+        load_ids(args, at);
+    }
+    __device__ __forceinline__ void load_ids(const TraversalArgs& args, const Lane<S>& at) {
+        ids.load(args.indices, task, 0, at.lane % S::GROUP);
+    }
+    // No group of the warp has an edge, so that rows are written without reading anything.
+    __device__ __forceinline__ bool idle() const { return !__any_sync(ALL_LANES, task.count > 0); }
 };
 
 // Call body(masked, first, ids) for every batch of UNROLL neighbours: `first` is the position of
@@ -63,9 +91,9 @@ template <class S> struct Owned {
 // Every lane of the warp takes part until the longest task of the warp is done.
 template <class S, int UNROLL, class Body>
 __device__ __forceinline__ void for_batches(
-    const int* indices, const Task& task, const Lane<S>& at, Body body) {
-    constexpr int LOADS = UNROLL > S::GROUP ? UNROLL / S::GROUP : 1;  // ids a lane loads at once
-    constexpr int STEP = LOADS * S::GROUP;
+    const int* indices, const Owned<S, UNROLL>& own, const Lane<S>& at, Body body) {
+    using Held = Ids<S, UNROLL>;
+    const Task& task = own.task;
     int longest = task.count, shortest = task.count;
     #pragma unroll
     for (int o = S::GROUP; o < WARP; o <<= 1) {
@@ -73,29 +101,52 @@ __device__ __forceinline__ void for_batches(
         shortest = min(shortest, __shfl_xor_sync(ALL_LANES, shortest, o));
     }
     const int place = at.lane % S::GROUP;
-    const int* list = indices + task.begin + place;
-    int mine[LOADS], ahead[LOADS];      // the next ids arrive while these are worked on
-    #pragma unroll
-    for (int k = 0; k < LOADS; k++)
-        ahead[k] = k * S::GROUP + place < task.count ? __ldg(list + k * S::GROUP) : 0;
+    Held mine, ahead = own.ids;      // the next ids arrive while these are worked on
     #pragma unroll 1
     for (int first = 0; first < longest; first += UNROLL) {
-        if (first % STEP == 0) {
-            #pragma unroll
-            for (int k = 0; k < LOADS; k++) {
-                const int position = first + STEP + k * S::GROUP;
-                mine[k] = ahead[k];
-                ahead[k] = position + place < task.count ? __ldg(list + position) : 0;
-            }
+        if (first % Held::STEP == 0) {
+            mine = ahead;
+            ahead.load(indices, task, first + Held::STEP, place);
         }
         int ids[UNROLL];
         #pragma unroll
         for (int u = 0; u < UNROLL; u++) {
-            const int from = LOADS == 1 ? first % STEP + u : u % S::GROUP;
-            ids[u] = __shfl_sync(ALL_LANES, mine[LOADS == 1 ? 0 : u / S::GROUP], at.lane - place + from);
+            const int from = Held::LOADS == 1 ? first % Held::STEP + u : u % S::GROUP;
+            const int held = mine.id[Held::LOADS == 1 ? 0 : u / S::GROUP];
+            ids[u] = __shfl_sync(ALL_LANES, held, from, S::GROUP);
         }
-        if (first + UNROLL <= shortest) body(Flag<false>(), first, ids);
+        const bool whole = S::TIGHT ? __all_sync(ALL_LANES, first + UNROLL <= task.count)
+                                    : first + UNROLL <= shortest;
+        if (whole) body(Flag<false>(), first, ids);
         else body(Flag<true>(), first, ids);
+    }
+}
+
+// The packed task of this lane's group, `first` being that of the warp's first group. Past the last
+// one its row is -1 and it has no neighbours.
+template <class S>
+__device__ __forceinline__ int4 packed_task(
+    const TraversalArgs& args, const Lane<S>& at, unsigned first) {
+    const unsigned index = first + at.group;
+    return index < (unsigned)args.num_tasks ? __ldg(args.tasks + index) : make_int4(-1, -1, 0, 0);
+}
+
+// Call body(own) for the tasks first, first + step, ... of a warp. The next task is loaded while one
+// is worked on, its first neighbours after it.
+template <class S, int UNROLL, class Body>
+__device__ __forceinline__ void for_tasks(
+    const TraversalArgs& args, const Lane<S>& at, unsigned first, unsigned step, Body body) {
+    const int place = at.lane % S::GROUP;
+    int4 next = packed_task(args, at, first);
+    Ids<S, UNROLL> ids;
+    ids.load(args.indices, unpack_task(next), 0, place);
+    #pragma unroll 1
+    for (unsigned index = first; index < (unsigned)args.num_tasks; index += step) {
+        Owned<S, UNROLL> own(next);
+        own.ids = ids;
+        next = packed_task(args, at, index + step);
+        body(own);
+        ids.load(args.indices, unpack_task(next), 0, place);
     }
 }
 

@@ -26,7 +26,7 @@ from gnn_backend.graph.stats import DegreeStats, degree_stats
 
 Direction = Literal["dst", "src"]
 _INTEGERS = (torch.int32, torch.int64)
-_COMMON_CHUNKS = (64, 128, 256, 512, 1024)  # their sizes are counted with the first CSR
+_COMMON_CHUNKS = (32, 64, 128, 192, 384, 1024)  # their sizes are counted with the first CSR
 
 
 class CSR:

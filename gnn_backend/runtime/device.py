@@ -71,7 +71,7 @@ class DeviceEngine:
             merged = _merged(side, partial, out.data_ptr())
             numbers = (plan.heads, plan.dim, stats, lse.data_ptr(), 0, 0, 0)
             args = MERGE_ARGS.pack(*merged, *_NO_SIDE, *numbers)
-            self._merge(plan, "softmax", side.num_heavy, args)
+            self._merge(plan, "softmax", side.merge_blocks, args)
         return out, lse
 
     def softmax_backward(
@@ -167,7 +167,7 @@ class _Backward:
         self.engine, self.plan, self.fixed, self.few = engine, plan, fixed, few
         self.scratch: list[Tensor] = []  # keeps partials alive until merged
         self.sides: list[tuple[int, ...]] = []
-        self.heavy = 0
+        self.blocks = 0
         self.params = self.param_rows = self.param_out = 0
         self.param_scratch: Tensor | None = None
 
@@ -194,7 +194,7 @@ class _Backward:
             partial = scratch.data_ptr()
             self.scratch.append(scratch)
             self.sides.append(_merged(side, partial, grad.data_ptr()))
-            self.heavy += side.num_heavy
+            self.blocks += side.merge_blocks
         into = 0 if grad is None else grad.data_ptr()
         params = self.params + 4 * first_param * plan.width if self.params else 0
         rows = (*self.saved, into, params, partial, 0)
@@ -211,7 +211,7 @@ class _Backward:
     def merge(self, last: bool) -> None:
         """Merge split rows and, at the end, sum the parameter partials, in one launch."""
         plan = self.plan
-        blocks, params = self.heavy, (0, 0, 0)
+        blocks, params = self.blocks, (0, 0, 0)
         if last and self.param_out:
             blocks += plan.reduce_blocks
             params = (self.params, self.param_rows, self.param_out)
@@ -219,7 +219,7 @@ class _Backward:
             sides = [n for side in self.sides for n in side] + [0] * (10 - 5 * len(self.sides))
             args = MERGE_ARGS.pack(*sides, plan.heads, plan.dim, 0, 0, *params)
             self.engine._merge(plan, "sum", blocks, args)
-        self.scratch, self.sides, self.heavy = [], [], 0
+        self.scratch, self.sides, self.blocks = [], [], 0
 
 
 def _merged(side: Side, partial: int, out: int) -> tuple[int, ...]:

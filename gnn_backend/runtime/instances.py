@@ -64,7 +64,7 @@ def softmax_unit(
 
     Entries: ``<unit>_forward``, ``_backward_dst``, ``_backward_src``, ``_row_stats``.
     """
-    schedule = schedule or schedule_for(shape)
+    schedule = schedule or schedule_for(dtype, shape)
     name = f"{functor.lower()}_{dtype}_{shape.name}"
     flags = f"{str(shape.vector).lower()}, {str(shape.full).lower()}"
     layout = (

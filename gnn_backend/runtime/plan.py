@@ -26,6 +26,7 @@ _MAX_ROW = 1 << 30  # values; row bytes are 32-bit in the kernels
 _WARPS = BLOCK // selection.WARP
 _PERSISTENT_BLOCKS = 12  # blocks a multiprocessor of the passes that keep parameter gradients
 _MERGE_COLUMNS = 32  # lanes of a merge warp
+_MERGE_ROWS = 8  # split rows a merge block
 REDUCE_COLUMNS = 8  # columns of parameter partials that a merge block sums
 
 
@@ -42,6 +43,8 @@ class Side:
     num_tasks, num_slots, num_heavy, num_rows : int
     blocks, persistent_blocks : int
         A lane group a task; and up to a few waves, for passes that stride over the tasks.
+    merge_blocks : int
+        Blocks of the merge of split rows.
     """
 
     keep: tuple[object, ...]
@@ -55,6 +58,7 @@ class Side:
     num_rows: int
     blocks: int
     persistent_blocks: int
+    merge_blocks: int
 
 
 class Plan:
@@ -93,7 +97,7 @@ class Plan:
         self.merge_grid_y = min(MAX_GRID_Y, -(-self.width // (_MERGE_COLUMNS * vector)))
         self.rows_a_block = _WARPS * self.shape.tasks
         self._most_blocks = multiprocessors * _PERSISTENT_BLOCKS
-        self._chunk = selection.chunk_for(graph.num_edges)
+        self._chunk = selection.chunk_for(graph.num_edges, self.shape.tasks)
         self.dst = self._side(graph, "dst")
         self._by_src: Side | None = None
 
@@ -107,6 +111,7 @@ class Plan:
         csr, splits = graph.csr(direction), graph.splits(direction, self._chunk)
         rows = graph.num_dst if direction == "dst" else graph.num_src
         blocks = -(-splits.num_tasks // self.rows_a_block) if rows * self.width else 0
+        heavy = splits.heavy_rows.numel() if blocks else 0
         return Side(
             keep=(csr, splits),
             tasks=splits.tasks.data_ptr(),
@@ -115,10 +120,11 @@ class Plan:
             heavy_ptr=splits.heavy_ptr.data_ptr(),
             num_tasks=splits.num_tasks,
             num_slots=splits.num_slots,
-            num_heavy=splits.heavy_rows.numel() if blocks else 0,
+            num_heavy=heavy,
             num_rows=rows,
             blocks=blocks,
             persistent_blocks=min(blocks, self._most_blocks),
+            merge_blocks=-(-heavy // _MERGE_ROWS),
         )
 
     @cached_property

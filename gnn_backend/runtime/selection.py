@@ -1,8 +1,10 @@
 """Choice of lane layout and schedule from dtype, heads, head dimension and graph size.
 
-Constants were tuned on an H200 at two heads of 64: sixteen lanes an edge with eight values a lane
-were fastest of 8, 16 and 32 lanes; chunks are short on small graphs (more tasks than warps) and
-long on large ones (fewer partials). What they give is in ``docs/performance.md``.
+Constants were tuned on an H200 at two heads of 64. In float32 sixteen lanes an edge with eight values
+a lane were fastest of 8, 16 and 32 lanes; in 16 bits, where arithmetic decides, eight lanes with
+sixteen values, since what is done once a lane and edge is then done half as often. Chunks are short on
+small graphs (more tasks than warps) and long on large ones (fewer partials). What they give is in
+``docs/performance.md``.
 """
 
 from __future__ import annotations
@@ -14,10 +16,12 @@ import torch
 
 MAX_HEAD_DIM = 1024
 VALUES = 8  # values a lane, the sweet spot of registers against lanes
-GROUP_TARGET = 16  # lanes an edge that heads are laid side by side to reach
+PACKED_VALUES = 16  # the same of 16-bit rows whose dot products run on tensor cores
+GROUP_VALUES = 128  # values of a row that heads are laid side by side to reach
+QUAD = 4  # lanes that a tensor core's dot product sums over
 WARP = 32
-MIN_CHUNK, MAX_CHUNK = 64, 1024  # neighbours a task
-FULL_TASKS = 4000  # tasks of full length that keep a large GPU busy
+CHUNKS = (32, 64, 128, 192, 384, 1024)  # neighbours a task
+FULL_WARPS = 2000  # warps with tasks of full length that keep a large GPU busy
 
 DTYPE_NAMES = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
 DTYPE_TYPES = {"f32": "float", "bf16": "bf16", "f16": "f16"}
@@ -86,14 +90,23 @@ def shape_for(dtype: str, heads: int, dim: int) -> Shape:
     if dim % PER_ACCESS[dtype]:
         lanes = min(WARP, max(4, _power_of_two(dim)))
         return Shape(lanes, 1, _power_of_two(-(-dim // lanes)), vector=False, full=False)
-    lanes = min(WARP, _power_of_two(-(-dim // VALUES)))
-    values = max(VALUES, _power_of_two(-(-dim // lanes)))
+    each = PACKED_VALUES if _packs_well(dtype, heads, dim) else VALUES
+    lanes = min(WARP, _power_of_two(-(-dim // each)))
+    values = max(each, _power_of_two(-(-dim // lanes)))
     if dim != lanes * values:
         return Shape(lanes, 1, values, vector=True, full=False)
     side = 1
-    while lanes * side * 2 <= GROUP_TARGET and heads % (side * 2) == 0:
+    while lanes * values * side * 2 <= GROUP_VALUES and heads % (side * 2) == 0:
         side *= 2
     return Shape(lanes, side, values, vector=True, full=True)
+
+
+def _packs_well(dtype: str, heads: int, dim: int) -> bool:
+    """Whole quads of lanes with ``PACKED_VALUES`` each, and at least two of them an edge."""
+    quad = QUAD * PACKED_VALUES
+    lanes = dim // PACKED_VALUES
+    whole = dim % quad == 0 and lanes == _power_of_two(lanes)
+    return PER_ACCESS[dtype] == 8 and whole and (dim > quad or heads % 2 == 0)
 
 
 def all_shapes(*dtypes: str) -> list[Shape]:
@@ -107,19 +120,42 @@ def all_shapes(*dtypes: str) -> list[Shape]:
     return list(found)
 
 
-def schedule_for(shape: Shape) -> Schedule:
+def on_tensor_cores(dtype: str, shape: Shape) -> bool:
+    """Whether scores are taken there, which needs fewer registers (kernels/dots.cuh)."""
+    return PER_ACCESS[dtype] == 8 and shape.vector and shape.lanes >= QUAD
+
+
+@lru_cache(maxsize=512)
+def schedule_for(dtype: str, shape: Shape) -> Schedule:
     """Edges in flight and register bounds: as many as fit without spilling."""
-    if shape.values <= 8:
-        narrow = shape.lanes in (2, 4) and shape.heads == 1  # would spill at five blocks
-        return Schedule(Pass(4, 4 if narrow else 5), Pass(4, 3), Pass(2))
-    if shape.values <= 16:
-        return Schedule(Pass(2), Pass(2), Pass(1))
-    return Schedule(Pass(1), Pass(1), Pass(1))
+    packed = on_tensor_cores(dtype, shape)
+    if shape.values <= VALUES:
+        if packed:
+            return (
+                _schedule((4, 5), (4, 4), (4, 4))
+                if shape.full
+                else _schedule((4, 4), (4, 3), (4, 3))
+            )
+        roomy = shape.vector and shape.lanes >= QUAD  # fewer values that differ between lanes
+        return _schedule((4, 5 if roomy else 4), (4, 3), (2, 4))
+    if shape.values <= PACKED_VALUES:
+        if packed:
+            blocks = 3 if shape.lanes == WARP else 4
+            by_source = 4 if shape.heads > 1 and dtype == "bf16" else 3
+            return _schedule((4, blocks), (2, blocks), (2, by_source))
+        return _schedule((2, 1), (2, 1), (1, 1))
+    return _schedule((1, 1), (1, 1), (1, 1))
 
 
-def chunk_for(num_edges: int) -> int:
-    """Neighbours a task: short where there would be too few tasks to fill a GPU, else long."""
-    chunk = MIN_CHUNK
-    while chunk < MAX_CHUNK and num_edges >= 2 * chunk * FULL_TASKS:
-        chunk *= 2
-    return chunk
+def _schedule(*passes: tuple[int, int]) -> Schedule:
+    """Forward, by destination and by source: edges in flight and blocks."""
+    return Schedule(*(Pass(unroll, blocks) for unroll, blocks in passes))
+
+
+def chunk_for(num_edges: int, tasks: int) -> int:
+    """Neighbours a task, when ``tasks`` of them stand side by side in a warp.
+
+    Short where there would be too few tasks to fill a GPU, else long.
+    """
+    fitting = [chunk for chunk in CHUNKS if num_edges >= chunk * tasks * FULL_WARPS]
+    return max(fitting, default=CHUNKS[0])

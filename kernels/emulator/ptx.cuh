@@ -63,6 +63,69 @@ static inline float exp2_approx(float x) {
 
 static inline float log2_approx(float x) { return log2f(x); }
 
+// In double, which holds the exact sum of the 16-bit values that can meet, so that it rounds once.
+static inline float rounded_once(double sum) {
+  const float nearest = static_cast<float>(sum);
+  const unsigned bits = __float_as_uint(nearest);
+  // Of a sum that is no float, keep an odd last bit: the second rounding cannot then take a tie.
+  if (static_cast<double>(nearest) == sum || sum != sum) return nearest;
+  const bool above = (static_cast<double>(nearest) > sum) == (sum > 0);
+  return __uint_as_float((above ? bits - 1 : bits) | 1u);
+}
+
+static inline unsigned int add_bf16x2(unsigned int a, unsigned int b) {
+  const auto half = [](unsigned x, unsigned y) {
+    return static_cast<unsigned>(float_to_bf16(rounded_once(
+        static_cast<double>(bf16_to_float(static_cast<unsigned short>(x))) +
+        static_cast<double>(bf16_to_float(static_cast<unsigned short>(y))))));
+  };
+  return half(a >> 16, b >> 16) << 16 | half(a & 0xffffu, b & 0xffffu);
+}
+
+static inline unsigned int add_f16x2(unsigned int a, unsigned int b) {
+  const auto half = [](unsigned x, unsigned y) {  // a float holds the exact sum of two halves
+    return static_cast<unsigned>(float_to_f16(f16_to_float(static_cast<unsigned short>(x)) +
+                                              f16_to_float(static_cast<unsigned short>(y))));
+  };
+  return half(a >> 16, b >> 16) << 16 | half(a & 0xffffu, b & 0xffffu);
+}
+
+// Lanes exchange two registers at a time.
+template <class Widen>
+static inline void mma_16(float (&c)[4], unsigned int a0, unsigned int a1, unsigned int a2,
+                          unsigned int a3, unsigned int b0, unsigned int b1, Widen widen) {
+  typedef unsigned long long Pair;
+  const unsigned lane = threadIdx.x & 31, g = lane / 4, t = lane % 4;
+  const auto pair = [](unsigned lo, unsigned hi) { return static_cast<Pair>(hi) << 32 | lo; };
+  const auto dot = [&](Pair a, Pair b, float sum) {
+    for (int i = 0; i < 64; i += 16) sum += widen(a >> i & 0xffffu) * widen(b >> i & 0xffffu);
+    return sum;
+  };
+  for (unsigned k = 0; k < 4; k++) {
+    const Pair upper = __shfl_sync(~0u, pair(a0, a2), 4 * g + k);
+    const Pair lower = __shfl_sync(~0u, pair(a1, a3), 4 * g + k);
+    for (unsigned j = 0; j < 2; j++) {
+      const Pair column = __shfl_sync(~0u, pair(b0, b1), 4 * (2 * t + j) + k);
+      c[j] = dot(upper, column, c[j]);
+      c[2 + j] = dot(lower, column, c[2 + j]);
+    }
+  }
+}
+
+static inline void mma_bf16(float (&c)[4], unsigned int a0, unsigned int a1, unsigned int a2,
+                            unsigned int a3, unsigned int b0, unsigned int b1) {
+  mma_16(c, a0, a1, a2, a3, b0, b1,
+         [](unsigned long long x) { return bf16_to_float(static_cast<unsigned short>(x)); });
+}
+
+static inline void mma_f16(float (&c)[4], unsigned int a0, unsigned int a1, unsigned int a2,
+                           unsigned int a3, unsigned int b0, unsigned int b1) {
+  mma_16(c, a0, a1, a2, a3, b0, b1,
+         [](unsigned long long x) { return f16_to_float(static_cast<unsigned short>(x)); });
+}
+
+static inline unsigned int opaque(unsigned int x) { return x; }
+
 // Caches are not modelled.
 __device__ __forceinline__ uint4 load_streaming(const uint4* address) { return *address; }
 __device__ __forceinline__ void store_streaming(uint4* address, uint4 v) { *address = v; }

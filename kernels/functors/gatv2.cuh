@@ -7,9 +7,10 @@
 // term belongs to the source alone, and so does its gradient towards att.
 // At z = -inf (or where att * z overflows) this form is NaN while the exact one is -inf: the forward
 // pass then takes `score_exact`, and the backward passes know such an edge by its row, which is
-// finite. Scores are in base 2: log2(e) is in lin and mag.
+// finite. Scores are in base 2: log2(e) is in lin and mag. Of 16-bit rows, z is rounded to 16 bits,
+// as it is by the hosts' layers.
 #pragma once
-#include "common.cuh"
+#include "dots.cuh"
 
 namespace gnnb {
 
@@ -18,14 +19,23 @@ template <class S> struct GATv2 {
 
     // What is fixed while a chunk is traversed: the attention vector in a lane's columns.
     struct Params {
-        float att[K];
+        FixedParam<S> att;
         float slope, lin, mag;
         template <class Args>
         __device__ __forceinline__ void load(const Args& args, const Lane<S>& at) {
             slope = args.scalar[0];
             lin = LOG2E * 0.5f * (1.f + slope);
             mag = LOG2E * 0.5f * (1.f - slope);
-            load_row<S>(args.param[0], at, 0, att);
+            Raw<S> row;
+            row.load(args.param[0], at, 0);
+            att.set(row, at.lane);
+        }
+        // As float32: read again where it is not held so.
+        template <class Args>
+        __device__ __forceinline__ void attention(
+            const Args& args, const Lane<S>& at, float (&values)[K]) const {
+            if constexpr (PACKED<S>) load_row<S>(args.param[0], at, 0, values);
+            else att.row.unpack(values);
         }
     };
 
@@ -47,38 +57,42 @@ template <class S> struct GATv2 {
     };
 
     // This lane's share of lin * <att, x_src>.
-    static __device__ __forceinline__ float source_score(const Params& p, const Src& src) {
-        float x[K], plain = 0.f;
-        src.x.unpack(x);
-        #pragma unroll
-        for (int i = 0; i < K; i++) plain = fmaf(p.att[i], x[i], plain);
-        return p.lin * plain;
+    static __device__ __forceinline__ float source_score(const Params& p, const Src& src, const Lane<S>& at) {
+        return p.lin * p.att.dot(src.x, at.lane);
     }
     // This lane's share of the base-2 logit, given that of source_score.
     static __device__ __forceinline__ float score(
-        const Params& p, const Src& src, const Dst& dst, float source) {
-        float x[K], r[K], absolute = 0.f;
-        src.x.unpack(x);
-        dst.x.unpack(r);
-        #pragma unroll
-        for (int i = 0; i < K; i++) absolute = fmaf(p.att[i], fabsf(x[i] + r[i]), absolute);
+        const Params& p, const Src& src, const Dst& dst, float source, const Lane<S>& at) {
+        float absolute;
+        if constexpr (PACKED<S>) {
+            absolute = p.att.dot(packed_abs(packed_sum(src.x, dst.x)), at.lane);
+        } else {
+            float att[K], z[K];
+            p.att.row.unpack(att);
+            unpacked_sum(src.x, dst.x, z);
+            absolute = 0.f;
+            #pragma unroll
+            for (int i = 0; i < K; i++) absolute = fmaf(att[i], fabsf(z[i]), absolute);
+        }
         return fmaf(p.mag, absolute, source);
     }
+    template <class Args>
     static __device__ __forceinline__ float score_exact(
-        const Params& p, const Src& src, const Dst& dst) {
-        float x[K], r[K], whole = 0.f, row = 0.f;
+        const Args& args, const Lane<S>& at, const Params& p, const Src& src, const Dst& dst) {
+        float att[K], x[K], r[K], whole = 0.f, row = 0.f;
+        p.attention(args, at, att);
         src.x.unpack(x);
         dst.x.unpack(r);
         #pragma unroll
         for (int i = 0; i < K; i++) {
             const float z = x[i] + r[i];
-            whole = fmaf(p.att[i], z > 0.f ? z : p.slope * z, whole);
-            row = fmaf(p.att[i], r[i], row);
+            whole = fmaf(att[i], z > 0.f ? z : p.slope * z, whole);
+            row = fmaf(att[i], r[i], row);
         }
         return LOG2E * whole - p.lin * row;
     }
 
-    static __device__ __forceinline__ void value(const Src& src, float (&v)[K]) { src.x.unpack(v); }
+    static __device__ __forceinline__ const Raw<S>& value(const Src& src) { return src.x; }
 
     // d logit / d x_dst = att * leaky', accumulated as a sum over z > 0 and a plain sum.
     struct DstGrad {
@@ -88,10 +102,14 @@ template <class S> struct GATv2 {
             #pragma unroll
             for (int i = 0; i < K; i++) positive[i] = 0.f;
         }
-        __device__ __forceinline__ void finish(const Params& p, float (&g)[K]) const {
+        template <class Args>
+        __device__ __forceinline__ void finish(
+            const Args& args, const Lane<S>& at, const Params& p, float (&g)[K]) const {
+            float att[K];
+            p.attention(args, at, att);
             #pragma unroll
             for (int i = 0; i < K; i++)
-                g[i] = p.att[i] * fmaf(1.f - p.slope, positive[i], p.slope * total);
+                g[i] = att[i] * fmaf(1.f - p.slope, positive[i], p.slope * total);
         }
     };
     // d score / d att = mag * |z|, accumulated over edges; lin * x_src is added by source.
@@ -111,8 +129,10 @@ template <class S> struct GATv2 {
             #pragma unroll
             for (int i = 0; i < K; i++) value[i] = 0.f;
         }
-        __device__ __forceinline__ void finish(const Params& p, float (&g)[K]) const {
-            score.finish(p, g);
+        template <class Args>
+        __device__ __forceinline__ void finish(
+            const Args& args, const Lane<S>& at, const Params& p, float (&g)[K]) const {
+            score.finish(args, at, p, g);
             #pragma unroll
             for (int i = 0; i < K; i++) g[i] += value[i];
         }
@@ -121,28 +141,25 @@ template <class S> struct GATv2 {
     // ds: gradient of the (natural) logit of this edge.
     static __device__ __forceinline__ void grad_dst_param(
         const Src& src, const Dst& dst, float ds, DstGrad& grad, ParamGrad& param) {
-        float x[K], r[K];
-        src.x.unpack(x);
-        dst.x.unpack(r);
+        float z[K];
+        unpacked_sum(src.x, dst.x, z);
         grad.total += ds;
         #pragma unroll
         for (int i = 0; i < K; i++) {
-            const float z = x[i] + r[i];
-            param.sum[i] = fmaf(ds, fabsf(z), param.sum[i]);
-            if (z > 0.f) grad.positive[i] += ds;
+            param.sum[i] = fmaf(ds, fabsf(z[i]), param.sum[i]);
+            if (z[i] > 0.f) grad.positive[i] += ds;
         }
     }
     static __device__ __forceinline__ void grad_src(
         const Src& src, const Dst& dst, const float (&grad_out)[K], float alpha, float ds,
         SrcGrad& grad) {
-        float x[K], r[K];
-        src.x.unpack(x);
-        dst.x.unpack(r);
+        float z[K];
+        unpacked_sum(src.x, dst.x, z);
         grad.score.total += ds;
         #pragma unroll
         for (int i = 0; i < K; i++) {
             grad.value[i] = fmaf(alpha, grad_out[i], grad.value[i]);
-            if (x[i] + r[i] > 0.f) grad.score.positive[i] += ds;
+            if (z[i] > 0.f) grad.score.positive[i] += ds;
         }
     }
 

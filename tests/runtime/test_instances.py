@@ -59,7 +59,7 @@ def test_a_unit_is_built_once() -> None:
 
 def test_a_schedule_of_ones_own_has_another_key() -> None:
     shipped = softmax_unit("GATv2", "functors/gatv2.cuh", "f32", SHAPE)
-    same = softmax_unit("GATv2", "functors/gatv2.cuh", "f32", SHAPE, schedule_for(SHAPE))
+    same = softmax_unit("GATv2", "functors/gatv2.cuh", "f32", SHAPE, schedule_for("f32", SHAPE))
     tuned = Schedule(Pass(1), Pass(1), Pass(1))
     other = softmax_unit("GATv2", "functors/gatv2.cuh", "f32", SHAPE, tuned)
     assert same.key == shipped.key != other.key

@@ -6,7 +6,14 @@ import pytest
 
 from gnn_backend.graph.splits import MAX_CHUNK
 from gnn_backend.runtime import selection
-from gnn_backend.runtime.selection import PER_ACCESS, WARP, all_shapes, schedule_for, shape_for
+from gnn_backend.runtime.selection import (
+    DTYPE_NAMES,
+    PER_ACCESS,
+    WARP,
+    all_shapes,
+    schedule_for,
+    shape_for,
+)
 
 DTYPES = ("f32", "bf16", "f16")
 
@@ -39,11 +46,15 @@ def test_all_shapes_are_all() -> None:
                 assert shape_for(dtype, heads, dim) in known, (dtype, heads, dim)
 
 
-def test_the_measured_shape_is_sixteen_lanes_an_edge() -> None:
-    for dtype in DTYPES:
-        shape = shape_for(dtype, 2, 64)
-        assert (shape.lanes, shape.heads, shape.values, shape.tasks) == (8, 2, 8, 2)
-        assert shape.vector and shape.full and shape.name == "l8h2k8vf"
+@pytest.mark.parametrize(
+    ("dtype", "layout"),
+    [("f32", (8, 2, 8, 2)), ("bf16", (4, 2, 16, 4)), ("f16", (4, 2, 16, 4))],
+)
+def test_the_measured_shapes(dtype: str, layout: tuple[int, int, int, int]) -> None:
+    shape = shape_for(dtype, 2, 64)
+    assert (shape.lanes, shape.heads, shape.values, shape.tasks) == layout
+    assert shape.vector and shape.full
+    assert shape.name == "l{}h{}k{}vf".format(*layout[:3])
 
 
 def test_names_tell_shapes_apart() -> None:
@@ -52,14 +63,14 @@ def test_names_tell_shapes_apart() -> None:
 
 
 def test_schedules() -> None:
-    for shape in all_shapes():
-        schedule = schedule_for(shape)
+    for dtype, shape in ((d, s) for d in DTYPE_NAMES.values() for s in all_shapes(d)):
+        schedule = schedule_for(dtype, shape)
         for tuning in (schedule.forward, schedule.backward_dst, schedule.backward_src):
             assert power_of_two(tuning.unroll)  # sums are spread over a power of two of edges
             assert tuning.min_blocks >= 1
 
 
 def test_chunks_grow_with_the_graph() -> None:
-    chunks = [selection.chunk_for(n) for n in (0, 1, 10**4, 10**6, 10**8, 10**9, 2**33)]
+    chunks = [selection.chunk_for(n, 2) for n in (0, 1, 10**4, 10**6, 10**8, 10**9, 2**33)]
     assert chunks == sorted(chunks)
     assert chunks[0] >= 32 and chunks[-1] <= MAX_CHUNK

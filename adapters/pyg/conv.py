@@ -26,6 +26,7 @@ from gnn_backend.errors import Unsupported
 from gnn_backend.layers.gatv2 import combine, gatv2
 from gnn_backend.runtime.launch import engine_for
 
+_PLAIN_TENSORS = (Tensor, torch.nn.Parameter)
 _METHODS = origins("torch_geometric.nn.conv.gatv2_conv", "GATv2Conv", "message", "edge_update")
 
 
@@ -47,14 +48,21 @@ def eligible(
         return "returns-attention"
     if edge_attr is not None:
         return "edge-features"
-    return static_reason(conv) or _feature_reason(conv, x) or _edge_reason(conv, x, edge_index)
+    att = conv.att
+    return (
+        _layer_reason(conv, att) or _feature_reason(att, x) or _edge_reason(conv, x, edge_index, att)
+    )
 
 
 def static_reason(conv: Any) -> str | None:
     """The part of :func:`eligible` that the layer alone decides."""
+    return _layer_reason(conv, conv.att)
+
+
+def _layer_reason(conv: Any, att: Tensor) -> str | None:
     if not 0.0 <= conv.dropout <= 1.0 or (conv.dropout > 0.0 and conv.training):
         return "attention-dropout"
-    if conv.att.shape != (1, conv.heads, conv.out_channels):
+    if att.shape != (1, conv.heads, conv.out_channels):
         return "parametrized"
     if type(conv.negative_slope) not in (float, int):
         return "parametrized"
@@ -74,35 +82,39 @@ def edgewise_bytes(
 
     Four of them: the score's sum and its leaky-relu, the gathered sources, and the messages.
     """
-    return 4 * num_edges(edge_index) * conv.heads * conv.out_channels * conv.att.element_size()
+    att = conv.att
+    return 4 * num_edges(edge_index) * att.numel() * att.element_size()
 
 
-def _feature_reason(conv: Any, x: Any) -> str | None:
+def _feature_reason(att: Tensor, x: Any) -> str | None:
     features = x if isinstance(x, (tuple, list)) else (x,)
-    if len(features) > 2 or any(not isinstance(part, Tensor) for part in features):
+    if len(features) > 2:
         return "input-form"
+    device, dtype = att.device, att.dtype
     for part in features:
-        if type(part) not in (Tensor, torch.nn.Parameter):
-            return "subclass"
+        if type(part) not in _PLAIN_TENSORS:
+            return "subclass" if isinstance(part, Tensor) else "input-form"
         if part.dim() != 2:
             return "input-form"
-        if part.device != conv.att.device:
+        if part.device != device:
             return "device-mixed"
+    if features[0].dtype != dtype:
+        dtype = torch.promote_types(features[0].dtype, dtype)
     try:
-        engine_for(conv.att.device, torch.promote_types(features[0].dtype, conv.att.dtype))
+        engine_for(device, dtype)
     except Unsupported as error:
         return error.reason
     return None
 
 
-def _edge_reason(conv: Any, x: Any, edge_index: Any) -> str | None:
+def _edge_reason(conv: Any, x: Any, edge_index: Any, att: Tensor) -> str | None:
     reverse = conv.flow == "target_to_source"
     reason = unsupported_form(edge_index, reverse=reverse, self_loops=conv.add_self_loops)
     if reason is not None:
         return reason
     if torch.compiler.is_compiling() and not compiled.takes(edge_index):
         return "graph-type"
-    if device_of(edge_index) != conv.att.device:
+    if device_of(edge_index) != att.device:
         return "device-mixed"
     if reverse and not isinstance(x, Tensor) and x[0].shape[0] != x[1].shape[0]:
         return "flow"

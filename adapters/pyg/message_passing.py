@@ -99,7 +99,7 @@ def _class_overrides(cls: type, methods: Origins) -> bool:
 @functools.lru_cache(maxsize=256)
 def _judged(cls: type, found: tuple[Any, ...], methods: Origins) -> bool:
     """The verdict on a class while it has the methods ``found``."""
-    for (name, module, qualified), function in zip(methods.methods, found, strict=False):
+    for (_, module, qualified), function in zip(methods.methods, found, strict=False):
         if (function.__module__, function.__qualname__) != (module, qualified):
             return True
     return not all(_is_generated(cls, name) for name in _GENERATED)

@@ -48,8 +48,11 @@ class _Inputs(NamedTuple):
     w_dst: Tensor | None
     b_dst: Tensor | None
     att: Tensor
-    residual: Tensor | None
-    bias: Tensor | None
+    residual: Tensor | None = None
+    bias: Tensor | None = None
+
+
+_ADDED = _Inputs._fields.index("residual")  # this and the next are added to attention's result
 
 
 class _Needs(NamedTuple):
@@ -135,7 +138,8 @@ class _ProjectedAttention(torch.autograd.Function):
         inputs = _Inputs(*tensors)  # type: ignore[arg-type]
         out, lse, operands = _attend(call, inputs)
         ctx.call = call
-        ctx.save_for_backward(*inputs, *operands.values(), out, lse)
+        # What is added to the result is not needed again.
+        ctx.save_for_backward(*inputs[:_ADDED], *operands, out, lse)
         result = _combine(out, call.heads, inputs.residual, inputs.bias)
         # Backward reads `out`, and callers may change a result in place.
         return result.clone() if result.data_ptr() == out.data_ptr() else result
@@ -144,34 +148,47 @@ class _ProjectedAttention(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         refuse_batch(grad)
         call, saved = ctx.call, ctx.saved_tensors
-        inputs, needs = _Inputs(*saved[: len(_Inputs._fields)]), _Needs(*ctx.needs_input_grad[1:])
+        inputs = _Inputs(*saved[:_ADDED])
+        needs = _Needs(*ctx.needs_input_grad[1:])
         if torch.is_grad_enabled():  # create_graph=True: the gradient must have a graph itself
-            return None, *_twin_gradients(call, inputs, needs, grad)
-        if torch.is_autocast_enabled(grad.device.type):  # backward computes in forward's dtype
+            found = _twin_gradients(call, inputs, needs, grad)
+        elif torch.is_autocast_enabled(grad.device.type):  # compute in forward's dtype
             with torch.autocast(grad.device.type, enabled=False):
-                return None, *_gradients(call, inputs, needs, saved[len(inputs) :], grad)
-        return None, *_gradients(call, inputs, needs, saved[len(inputs) :], grad)
+                found = _gradients(call, inputs, needs, saved[_ADDED:], grad)
+        else:
+            found = _gradients(call, inputs, needs, saved[_ADDED:], grad)
+        return (
+            None,
+            *found,
+            grad if needs.residual else None,
+            grad.sum(0) if needs.bias else None,
+        )
 
 
-def _attend(call: _Call, inputs: _Inputs) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-    """Output and log-sum-exp of attention, and its operands as the kernels read them."""
-    functor, graph = call.functor, call.graph
-    x_src, x_dst, att = _project(graph, inputs)
-    names = functor.operands
-    operands = {n: kernel_ready(t) for n, t in zip(names, (x_src, x_dst, att), strict=True)}
-    out, lse = call.engine.softmax_forward(functor, graph, operands, call.scalars)
-    return out, lse, operands
+def _attend(call: _Call, inputs: _Inputs) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
+    """Output and log-sum-exp of attention, and the projected features as the kernels read them."""
+    x_src, x_dst = _project(call.graph, inputs)
+    _check_projected(x_src, x_dst, inputs.att)
+    ready = kernel_ready(x_src), kernel_ready(x_dst)
+    operands = _named(call, *ready, kernel_ready(inputs.att))
+    out, lse = call.engine.softmax_forward(call.functor, call.graph, operands, call.scalars)
+    return out, lse, ready
 
 
-def _project(graph: Graph, inputs: _Inputs) -> tuple[Tensor, Tensor, Tensor]:
-    """Projected sources and destinations [N, H, D], and the attention vector [H, D]."""
-    att = inputs.att if inputs.att.dim() == 2 else inputs.att.squeeze(0)
+def _named(call: _Call, x_src: Tensor, x_dst: Tensor, att: Tensor) -> dict[str, Tensor]:
+    """The functor's operands. A leading axis of the parameter does not matter to any target."""
+    return dict(zip(call.functor.operands, (x_src, x_dst, att), strict=True))
+
+
+def _project(graph: Graph, inputs: _Inputs) -> tuple[Tensor, Tensor]:
+    """Projected sources and destinations [N, H, D]."""
+    heads, dim = inputs.att.shape[-2:]
     h_src, h_dst, rows = inputs.h_src, inputs.h_dst, graph.num_dst
-    x_src = F.linear(h_src, inputs.w_src, inputs.b_src).view(h_src.shape[0], *att.shape)
+    x_src = F.linear(h_src, inputs.w_src, inputs.b_src).view(h_src.shape[0], heads, dim)
     if inputs.w_dst is None:
-        return x_src, _first(x_src, rows), att
+        return x_src, _first(x_src, rows)
     h_dst = _first(h_src, rows) if h_dst is None else h_dst
-    return x_src, F.linear(h_dst, inputs.w_dst, inputs.b_dst).view(rows, *att.shape), att
+    return x_src, F.linear(h_dst, inputs.w_dst, inputs.b_dst).view(rows, heads, dim)
 
 
 def _first(table: Tensor, rows: int) -> Tensor:
@@ -188,7 +205,7 @@ def _combine(out: Tensor, heads: Heads, residual: Tensor | None, bias: Tensor | 
 def _gradients(
     call: _Call, inputs: _Inputs, needs: _Needs, saved: tuple[Tensor, ...], grad: Tensor
 ) -> tuple[Tensor | None, ...]:
-    """Gradients of all inputs, None for those that want none."""
+    """Gradients of the inputs up to ``att``, None for those that want none."""
     graph, shared = call.graph, inputs.w_dst is None
     src, dst, att = call.functor.operands
     found = _attention_gradients(call, inputs, needs, saved, grad)
@@ -209,19 +226,14 @@ def _gradients(
         )
         if own is None and h_src is not None:
             _first(h_src, graph.num_dst).addmm_(of_dst, inputs.w_dst)
-    return (
-        *(h_src, h_dst, w_src, b_src, w_dst, b_dst),
-        found[att].view(inputs.att.shape) if needs.att else None,
-        grad if needs.residual else None,
-        grad.sum(0) if needs.bias else None,
-    )
+    return h_src, h_dst, w_src, b_src, w_dst, b_dst, found.get(att)
 
 
 def _attention_gradients(
     call: _Call, inputs: _Inputs, needs: _Needs, saved: tuple[Tensor, ...], grad: Tensor
 ) -> Mapping[str, Tensor]:
     """Gradients of the projected features and of the attention vector that are needed, by name."""
-    *operands, out, lse = saved
+    x_src, x_dst, out, lse = saved
     of_src = needs.h_src or needs.w_src or needs.b_src
     if inputs.w_dst is None:
         of_dst = of_src
@@ -234,7 +246,7 @@ def _attention_gradients(
     if not wanted:
         return {}
     cotangent = kernel_ready(unmerge_gradient(grad, call.heads, out.shape[1]))
-    ready = dict(zip(names, operands, strict=True))
+    ready = _named(call, x_src, x_dst, kernel_ready(inputs.att))
     return call.engine.softmax_backward(
         call.functor, call.graph, ready, call.scalars, out, lse, cotangent, wanted
     )
@@ -255,60 +267,63 @@ def _linear_gradients(
 
 def _twin_gradients(
     call: _Call, inputs: _Inputs, needs: _Needs, grad: Tensor
-) -> list[Tensor | None]:
-    """Differentiable gradients, by differentiating the plain torch twin in float32 or wider."""
+) -> tuple[Tensor | None, ...]:
+    """What :func:`_gradients` returns, but differentiable: through the functor's torch twin."""
     wide = torch.promote_types(grad.dtype, torch.float32)
     # Views, as one tensor may be given twice and each use has a gradient of its own.
     views = _Inputs(*(None if t is None else t.view_as(t) for t in inputs))  # type: ignore[arg-type]
-    projected = (t.to(wide) for t in _project(call.graph, views))
-    operands = dict(zip(call.functor.operands, projected, strict=True))
-    out = call.functor.twin(call.graph, operands, call.scalars)
-    result = _combine(out, call.heads, views.residual, views.bias)
-    needed = [t for t, need in zip(views, needs, strict=True) if need and t is not None]
-    grads = iter(
-        torch.autograd.grad(
-            result, needed, grad.to(result.dtype), create_graph=True, allow_unused=True
-        )
+    needed = [t for t, need in zip(views, needs[:_ADDED], strict=False) if need and t is not None]
+    if not needed:
+        return (None,) * _ADDED
+    x_src, x_dst = _project(call.graph, views)
+    operands = _named(call, x_src.to(wide), x_dst.to(wide), views.att.to(wide))
+    result = merge_heads(call.functor.twin(call.graph, operands, call.scalars), call.heads)
+    found = torch.autograd.grad(
+        result, needed, grad.to(wide), create_graph=True, allow_unused=True, materialize_grads=True
     )
-    found = []
-    for tensor, need in zip(inputs, needs, strict=True):
-        gradient = next(grads) if need else None
-        if need and gradient is None and tensor is not None:
-            gradient = torch.zeros_like(tensor)
-        found.append(gradient)
-    return found
+    grads = iter(found)
+    return tuple(next(grads) if need else None for need in needs[:_ADDED])
 
 
 def _check(graph: Graph, inputs: _Inputs, heads: Heads) -> None:
-    """Refuse what would be misread; ``F.linear`` itself refuses features that do not fit."""
+    """Refuse what would be misread; torch itself refuses weights that do not fit the features."""
     att, h_src, h_dst = inputs.att, inputs.h_src, inputs.h_dst
     if att.dim() not in (2, 3) or (att.dim() == 3 and att.shape[0] != 1):
         raise invalid("att", "wrong shape", tuple(att.shape), "[heads, dim] or [1, heads, dim]")
     if inputs.w_dst is None and h_dst is not None:
         raise invalid("h_dst", "given without a projection", "dst=None", "both or neither")
     num_heads, dim = att.shape[-2:]
-    rows, width = graph.num_dst, num_heads * dim
-    if h_src.shape[0] != graph.num_src:
-        raise invalid("h_src", "wrong number of rows", h_src.shape[0], graph.num_src)
-    own = h_src.shape[0] if h_dst is None else h_dst.shape[0]
+    rows, width, own = graph.num_dst, num_heads * dim, h_src.shape[0]
+    if own != graph.num_src:
+        raise invalid("h_src", "wrong number of rows", own, graph.num_src)
+    if h_dst is not None:
+        own = h_dst.shape[0]
     if own != rows and (h_dst is not None or own < rows):
         raise invalid("h_dst", "wrong number of rows", own, rows)
     for name, weight in (("w_src", inputs.w_src), ("w_dst", inputs.w_dst)):
         if weight is not None and weight.shape[0] != width:
             raise invalid(name, "wrong shape", tuple(weight.shape), f"[{width}, features]")
+    if att.device != graph.device:
+        raise invalid("att", "not on the graph's device", att.device, graph.device)
     if inputs.bias is not None or inputs.residual is not None:
         columns = (dim,) if heads == "mean" else (width,) if heads == "concat" else (num_heads, dim)
-        for name, added, shape in (
-            ("bias", inputs.bias, columns),
-            ("residual", inputs.residual, (rows, *columns)),
-        ):
-            if added is not None and added.shape != shape:
-                raise invalid(name, "wrong shape", tuple(added.shape), shape)
-    dtype, device = att.dtype, graph.device
-    for name, tensor in zip(_Inputs._fields, inputs, strict=True):
-        if tensor is None:
-            continue
-        if tensor.dtype is not dtype:
-            raise invalid(name, "mixed dtypes", tensor.dtype, f"{dtype}, as att")
-        if tensor.device != device:
-            raise invalid(name, "not on the graph's device", tensor.device, device)
+        _check_added("bias", inputs.bias, columns, att)
+        _check_added("residual", inputs.residual, (rows, *columns), att)
+
+
+def _check_added(name: str, added: Tensor | None, shape: tuple[int, ...], att: Tensor) -> None:
+    if added is not None and added.shape != shape:
+        raise invalid(name, "wrong shape", tuple(added.shape), shape)
+    if added is not None and added.dtype is not att.dtype:
+        raise invalid(name, "mixed dtypes", added.dtype, f"{att.dtype}, as att")
+
+
+def _check_projected(x_src: Tensor, x_dst: Tensor, att: Tensor) -> None:
+    """Refuse what the kernels would misread; autocast decides the dtype of a projection as well."""
+    for name, table in (("h_src", x_src), ("h_dst", x_dst)):
+        if table.dtype is not att.dtype:
+            raise invalid(
+                name, "mixed dtypes", f"projected to {table.dtype}", f"{att.dtype}, as att"
+            )
+        if table.device != att.device:
+            raise invalid(name, "mixed devices", table.device, f"{att.device}, as att")

@@ -236,13 +236,30 @@ def test_a_batch_of_cotangents_is_refused() -> None:
         ("bias", torch.ones(1)),
         ("bias", torch.ones(HEADS * DIM, dtype=torch.float16)),
         ("residual", torch.ones(1, HEADS * DIM)),
-        ("b_dst", torch.ones(HEADS * DIM, device="meta")),
+        ("att", torch.ones(1, HEADS, DIM, device="meta")),
     ],
 )
 def test_what_does_not_fit_is_refused(name: str, value: Tensor) -> None:
     graph, t = inputs("own", "concat")
     with pytest.raises(InvalidArgument):
         fused(graph, {**t, name: value}, "concat")
+
+
+def test_autocast_projections_are_refused() -> None:
+    """The layers call their modules then; the kernels must not read 16 bits as 32."""
+    graph, t = inputs("own", "concat")
+    with torch.autocast("cpu"), pytest.raises(InvalidArgument, match="projected to"):
+        fused(graph, t, "concat")
+
+
+def test_backward_keeps_nothing_that_is_only_added() -> None:
+    graph, t = inputs("own", "concat")
+    kept: list[Tensor] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda s: kept.append(s) or s, lambda s: s):
+        fused(graph, t, "concat")
+    addresses = {tensor.data_ptr() for tensor in kept}
+    assert t["h_src"].data_ptr() in addresses
+    assert not addresses & {t["residual"].data_ptr(), t["bias"].data_ptr()}
 
 
 def test_destinations_need_features_and_a_projection() -> None:

@@ -147,16 +147,14 @@ class _ProjectedAttention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         refuse_batch(grad)
-        call, saved = ctx.call, ctx.saved_tensors
-        inputs = _Inputs(*saved[:_ADDED])
         needs = _Needs(*ctx.needs_input_grad[1:])
         if torch.is_grad_enabled():  # create_graph=True: the gradient must have a graph itself
-            found = _twin_gradients(call, inputs, needs, grad)
+            found = _twin_gradients(ctx.call, _Inputs(*ctx.saved_tensors[:_ADDED]), needs, grad)
         elif torch.is_autocast_enabled(grad.device.type):  # compute in forward's dtype
             with torch.autocast(grad.device.type, enabled=False):
-                found = _gradients(call, inputs, needs, saved[_ADDED:], grad)
+                found = _gradients(ctx, needs, grad)
         else:
-            found = _gradients(call, inputs, needs, saved[_ADDED:], grad)
+            found = _gradients(ctx, needs, grad)
         return (
             None,
             *found,
@@ -202,14 +200,18 @@ def _combine(out: Tensor, heads: Heads, residual: Tensor | None, bias: Tensor | 
     return out if bias is None else out + bias
 
 
-def _gradients(
-    call: _Call, inputs: _Inputs, needs: _Needs, saved: tuple[Tensor, ...], grad: Tensor
-) -> tuple[Tensor | None, ...]:
+def _gradients(ctx: Any, needs: _Needs, grad: Tensor) -> tuple[Tensor | None, ...]:
     """Gradients of the inputs up to ``att``, None for those that want none."""
+    call: _Call = ctx.call
+    saved = list(ctx.saved_tensors)
+    inputs, saved = _Inputs(*saved[:_ADDED]), saved[_ADDED:]
     graph, shared = call.graph, inputs.w_dst is None
-    src, dst, att = call.functor.operands
     found = _attention_gradients(call, inputs, needs, saved, grad)
-    of_src, of_dst = found.get(src), found.get(dst)
+    # What only attention read is freed before the projections' gradients are allocated.
+    saved.clear()
+    if hasattr(ctx, "maybe_clear_saved_tensors"):  # PyTorch 2.5; it heeds retain_graph
+        ctx.maybe_clear_saved_tensors()
+    of_src, of_dst, of_att = (found.pop(name, None) for name in call.functor.operands)
     if of_src is not None:
         of_src = of_src.flatten(1)
         if shared and of_dst is not None:
@@ -217,6 +219,7 @@ def _gradients(
     h_src, w_src, b_src = _linear_gradients(
         of_src, inputs.h_src, inputs.w_src, (needs.h_src, needs.w_src, needs.b_src)
     )
+    del of_src
     h_dst = w_dst = b_dst = None
     if of_dst is not None and inputs.w_dst is not None:
         of_dst, own = of_dst.flatten(1), inputs.h_dst
@@ -226,12 +229,12 @@ def _gradients(
         )
         if own is None and h_src is not None:
             _first(h_src, graph.num_dst).addmm_(of_dst, inputs.w_dst)
-    return h_src, h_dst, w_src, b_src, w_dst, b_dst, found.get(att)
+    return h_src, h_dst, w_src, b_src, w_dst, b_dst, of_att
 
 
 def _attention_gradients(
-    call: _Call, inputs: _Inputs, needs: _Needs, saved: tuple[Tensor, ...], grad: Tensor
-) -> Mapping[str, Tensor]:
+    call: _Call, inputs: _Inputs, needs: _Needs, saved: list[Tensor], grad: Tensor
+) -> dict[str, Tensor]:
     """Gradients of the projected features and of the attention vector that are needed, by name."""
     x_src, x_dst, out, lse = saved
     of_src = needs.h_src or needs.w_src or needs.b_src

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import weakref
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +14,7 @@ from torch import Tensor
 
 from gnn_backend.errors import InvalidArgument
 from gnn_backend.graph import Graph
+from gnn_backend.ops import projected_attention as module
 from gnn_backend.ops.attention import softmax_attention
 from gnn_backend.ops.functors import FUNCTORS
 from gnn_backend.ops.projected_attention import Projection, projected_attention
@@ -260,6 +263,48 @@ def test_backward_keeps_nothing_that_is_only_added() -> None:
     addresses = {tensor.data_ptr() for tensor in kept}
     assert t["h_src"].data_ptr() in addresses
     assert not addresses & {t["residual"].data_ptr(), t["bias"].data_ptr()}
+
+
+class Box:
+    """What is saved for backward, in the hands of the test."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+
+
+@pytest.mark.skipif(
+    not hasattr(torch.autograd.function.FunctionCtx, "maybe_clear_saved_tensors")
+    and not hasattr(torch._C._FunctionBase, "maybe_clear_saved_tensors"),
+    reason="this PyTorch frees saved tensors only after a backward",
+)
+@pytest.mark.parametrize("retain_graph", [False, True])
+def test_saved_tables_are_freed_before_the_projections_gradients(
+    retain_graph: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph, t = inputs("own", "concat")
+    boxes: list[weakref.ref[Box]] = []
+    alive: list[int] = []
+
+    def pack(tensor: Tensor) -> Box:
+        box = Box(tensor)
+        boxes.append(weakref.ref(box))
+        return box
+
+    linear_gradients = module._linear_gradients
+
+    def watching(*args: Any) -> Any:
+        alive.append(sum(box() is not None for box in boxes))
+        return linear_gradients(*args)
+
+    monkeypatch.setattr(module, "_linear_gradients", watching)
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda box: box.tensor):
+        out = fused(graph, t, "concat")
+    got = differentiate(out, t, retain_graph=retain_graph)
+    assert alive[0] == (len(boxes) if retain_graph else 0)
+    if retain_graph:
+        assert_close(differentiate(out, t), got)
+    with pytest.raises(RuntimeError, match="second time"):
+        differentiate(out, t)
 
 
 def test_destinations_need_features_and_a_projection() -> None:

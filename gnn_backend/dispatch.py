@@ -127,17 +127,25 @@ class Dispatcher:
         return original(*args, **kwargs)
 
     def _call(self, original: Any, mode: str, args: Any, kwargs: Any) -> Any:
-        self.resolve()
+        if not self._resolved:
+            self.resolve()
         if getattr(_local, "lenient", 0):
             mode = "auto"
         start = _clock()
         ours: InvalidArgument | None = None
         key = reason = None
         try:
-            key = self.signature(*args, **kwargs) if self.signature else None  # type: ignore[operator]
-            reason = self._decide(key, args, kwargs)
+            if self.signature:
+                key = self.signature(*args, **kwargs)  # type: ignore[operator]
+            if key is None:
+                reason = self.eligible(*args, **kwargs)  # type: ignore[operator]
+            else:
+                reason = self._decide(key, args, kwargs)
             if reason is None:
-                result = self._run(original, mode, args, kwargs)
+                if mode == "verify":
+                    result = self._run_both(original, args, kwargs)
+                else:
+                    result = self.fast(*args, **kwargs)  # type: ignore[operator]
                 self._record(True, None, start, args, kwargs)
                 return result
         except Unsupported as error:
@@ -160,14 +168,12 @@ class Dispatcher:
             raise ours
         return self._fall_back(original, mode, str(reason), args, kwargs)
 
-    def _run(self, original: Any, mode: str, args: Any, kwargs: Any) -> Any:
-        if mode != "verify":
-            return self.fast(*args, **kwargs)  # type: ignore[operator]
+    def _run_both(self, original: Any, args: Any, kwargs: Any) -> Any:
         fast: Any = self.fast
         return verify.run_both(self.symbol, bypassing(original), fast, args, kwargs)
 
-    def _decide(self, key: Hashable | None, args: Any, kwargs: Any) -> str | None:
-        if key is not None and key in self._decisions:
+    def _decide(self, key: Hashable, args: Any, kwargs: Any) -> str | None:
+        if key in self._decisions:
             return self._decisions[key]
         reason = self.eligible(*args, **kwargs)  # type: ignore[operator]
         self._remember(key, reason)
@@ -200,7 +206,8 @@ class Dispatcher:
     ) -> None:
         saved = self.saves(*args, **kwargs) if accelerated and self.saves else 0  # type: ignore[operator]
         record_call(self.symbol, accelerated, reason, _clock() - start, saved)
-        self._observe(args, accelerated, reason)
+        if _observers:
+            self._observe(args, accelerated, reason)
 
     def _observe(self, args: Any, accelerated: bool, reason: str | None) -> None:
         for observer in list(_observers):

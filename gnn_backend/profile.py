@@ -195,7 +195,9 @@ def record_call(
     """
     with _lock:
         for sink in _collecting:
-            stats = sink.by_symbol.setdefault(symbol, SymbolStats())
+            stats = sink.by_symbol.get(symbol)
+            if stats is None:
+                stats = sink.by_symbol[symbol] = SymbolStats()
             if accelerated:
                 stats.accelerated += 1
                 stats.seconds_accelerated += seconds

@@ -12,15 +12,18 @@ import torch
 from dgl import DGLGraph
 from dgl.heterograph import DGLBlock
 from torch import Tensor, nn
-from torch.nn.modules import module as torch_module
 
 from gnn_backend.adapters.dgl.graph import entry, unsupported_reason
 from gnn_backend.config import get_config
 from gnn_backend.errors import Unsupported, invalid
-from gnn_backend.layers.gatv2 import gatv2
+from gnn_backend.graph import Graph
+from gnn_backend.layers.gatv2 import gatv2, projected_gatv2
+from gnn_backend.layers.projection import projection_of, watched
+from gnn_backend.ops.projected_attention import Projection
 from gnn_backend.runtime.launch import engine_for
 
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_LINEAR = "torch.nn.modules.linear.Linear"
+_PLAIN_TENSORS = (Tensor, nn.Parameter)
 
 
 def eligible(conv: Any, graph: Any, feat: Any, get_attention: bool = False) -> str | None:
@@ -41,25 +44,25 @@ def static_reason(conv: Any) -> str | None:
         return "attention-dropout"
     if conv.attn.shape != (1, conv._num_heads, conv._out_feats):
         return "parametrized"
-    if any(getattr(part, hooks) for part in (drop, leaky_relu) for hooks in _HOOKS):
-        return "hooks"  # they want the edge-wise values that are never written
-    return "hooks" if any(getattr(torch_module, f"_global{hooks}") for hooks in _HOOKS) else None
+    # Hooks want the edge-wise values that are never written.
+    return "hooks" if watched(drop) or watched(leaky_relu) else None
 
 
 def _feature_reason(conv: Any, feat: Any) -> str | None:
     parts = feat[:2] if isinstance(feat, tuple) else (feat,)
-    if not all(isinstance(part, Tensor) for part in parts):
-        return "input-form"
-    for part in (*parts, conv.attn):
-        if part.device.type != "cpu":
-            return "dgl-no-cuda" if part.device.type == "cuda" else "device"
-        if type(part) not in (Tensor, nn.Parameter):
+    att = conv.attn
+    for part in (*parts, att):
+        if not isinstance(part, Tensor):
+            return "input-form"
+        if not part.is_cpu:
+            return "dgl-no-cuda" if part.is_cuda else "device"
+        if type(part) not in _PLAIN_TENSORS:
             return "subclass"
     if torch.is_autocast_enabled("cpu"):
         # The projections come out in 16 bits and the attention vector is not cast, which DGL's
         # own message passing refuses unless the whole layer is in 16 bits.
         projected = torch.get_autocast_dtype("cpu")
-        if conv.attn.dtype not in (projected, torch.float64):
+        if att.dtype not in (projected, torch.float64):
             return "dtype-mixed"
     return None
 
@@ -77,7 +80,8 @@ def edgewise_bytes(conv: Any, graph: Any, feat: Any, get_attention: bool = False
 
     Three of them: the score's sum, its leaky-relu, and the product with the attention vector.
     """
-    return 3 * graph.num_edges() * conv.attn.numel() * conv.attn.element_size()
+    att = conv.attn
+    return 3 * graph.num_edges() * att.numel() * att.element_size()
 
 
 def fast(
@@ -116,38 +120,71 @@ def fast(
             structure,
             "an in-edge for every destination, or allow_zero_in_degree=True",
         )
-    engine_for(conv.attn.device, conv.attn.dtype)  # refuses before dropout draws
-    x_src, x_dst, h_dst = _project(conv, graph, feat)
-    if not x_src.dtype == x_dst.dtype == conv.attn.dtype:
-        raise Unsupported("dtype-mixed", f"{x_src.dtype}, {x_dst.dtype} and {conv.attn.dtype}")
-    residual = None
-    if conv.res_fc is not None:
-        residual = conv.res_fc(h_dst).view(h_dst.shape[0], -1, conv._out_feats)
-    out = gatv2(
-        structure,
-        x_src,
-        x_dst,
-        conv.attn.view(conv._num_heads, conv._out_feats),
-        negative_slope=conv.leaky_relu.negative_slope,
-        residual=residual,
-    )
+    att = conv.attn
+    engine_for(att.device, att.dtype)  # refuses before dropout draws
+    if isinstance(feat, tuple):  # dropout draws its random numbers in the stock layer's order
+        h_src, h_dst = conv.feat_drop(feat[0]), conv.feat_drop(feat[1])
+    else:
+        h_src, h_dst = conv.feat_drop(feat), None
+    residual = _residual(conv, graph, h_src if h_dst is None else h_dst)
+    projections = _projections(conv, structure, graph, h_src, h_dst, att, residual)
+    slope = conv.leaky_relu.negative_slope
+    if projections is not None:
+        src, dst = projections
+        out = projected_gatv2(structure, h_src, src, att, h_dst=h_dst, dst=dst,
+                              negative_slope=slope, residual=residual)  # fmt: skip
+    else:
+        x_src, x_dst = _project(conv, graph, h_src, h_dst)
+        if not x_src.dtype == x_dst.dtype == att.dtype:
+            raise Unsupported("dtype-mixed", f"{x_src.dtype}, {x_dst.dtype} and {att.dtype}")
+        att = att.view(conv._num_heads, conv._out_feats)
+        out = gatv2(structure, x_src, x_dst, att, negative_slope=slope, residual=residual)
     return conv.activation(out) if conv.activation else out
 
 
-def _project(conv: Any, graph: DGLGraph, feat: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """Projected sources and destinations [N, H, D], and the destinations' own features.
-
-    Dropout draws its random numbers in the stock layer's order.
-    """
-    shape = (-1, conv._num_heads, conv._out_feats)
-    if isinstance(feat, tuple):
-        h_src = conv.feat_drop(feat[0])
-        h_dst = conv.feat_drop(feat[1])
-        return conv.fc_src(h_src).view(shape), conv.fc_dst(h_dst).view(shape), h_dst
-    h_dst = conv.feat_drop(feat)
-    x_src = conv.fc_src(h_dst).view(shape)
-    x_dst = x_src if conv.share_weights else conv.fc_dst(h_dst).view(shape)
+def _residual(conv: Any, graph: DGLGraph, h_dst: Tensor) -> Tensor | None:
+    if conv.res_fc is None:
+        return None
     if graph.is_block:
-        rows = graph.number_of_dst_nodes()
-        x_dst, h_dst = x_dst[:rows], h_dst[:rows]
-    return x_src, x_dst, h_dst
+        h_dst = h_dst[: graph.number_of_dst_nodes()]
+    return conv.res_fc(h_dst).view(h_dst.shape[0], -1, conv._out_feats)  # type: ignore[no-any-return]
+
+
+def _projections(
+    conv: Any,
+    structure: Graph,
+    graph: DGLGraph,
+    h_src: Tensor,
+    h_dst: Tensor | None,
+    att: Tensor,
+    residual: Tensor | None,
+) -> tuple[Projection, Projection | None] | None:
+    """The layer's projections, if they can be made part of attention; None: call the modules."""
+    dtype = att.dtype
+    for features in (h_src, h_dst):
+        if features is not None and not (
+            features.dtype == dtype and features.dim() == 2 and features.layout is torch.strided
+        ):
+            return None
+    if h_dst is None and not graph.is_block and structure.num_dst != h_src.shape[0]:
+        return None
+    shape = (structure.num_dst, conv._num_heads, conv._out_feats)
+    if residual is not None and (residual.shape != shape or residual.dtype != dtype):
+        return None
+    src = projection_of(conv.fc_src, _LINEAR, dtype, att.numel())
+    if src is None or (h_dst is None and conv.share_weights):
+        return None if src is None else (src, None)
+    dst = projection_of(conv.fc_dst, _LINEAR, dtype, att.numel())
+    return None if dst is None else (src, dst)
+
+
+def _project(
+    conv: Any, graph: DGLGraph, h_src: Tensor, h_dst: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Projected sources and destinations [N, H, D]."""
+    shape = (-1, conv._num_heads, conv._out_feats)
+    x_src = conv.fc_src(h_src).view(shape)
+    if h_dst is not None:
+        return x_src, conv.fc_dst(h_dst).view(shape)
+    x_dst = x_src if conv.share_weights else conv.fc_dst(h_src).view(shape)
+    return x_src, x_dst[: graph.number_of_dst_nodes()] if graph.is_block else x_dst

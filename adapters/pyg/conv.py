@@ -23,10 +23,21 @@ from gnn_backend.adapters.pyg.edges import (
 from gnn_backend.adapters.pyg.message_passing import changed_reason, origins
 from gnn_backend.config import get_config
 from gnn_backend.errors import Unsupported
-from gnn_backend.layers.gatv2 import combine, gatv2
+from gnn_backend.layers.gatv2 import combine, gatv2, projected_gatv2
+from gnn_backend.layers.projection import projection_of
+from gnn_backend.ops.heads import Heads
+from gnn_backend.ops.projected_attention import Projection
 from gnn_backend.runtime.launch import engine_for
 
+_PLAIN_TENSORS = (Tensor, torch.nn.Parameter)
+_LINEAR = "torch_geometric.nn.dense.linear.Linear"
 _METHODS = origins("torch_geometric.nn.conv.gatv2_conv", "GATv2Conv", "message", "edge_update")
+
+
+def _own(conv: Any, name: str) -> Any:
+    """A parameter of the layer, past ``Module.__getattr__`` where it is a plain one."""
+    found = conv._parameters.get(name)
+    return getattr(conv, name) if found is None else found
 
 
 def eligible(
@@ -47,14 +58,23 @@ def eligible(
         return "returns-attention"
     if edge_attr is not None:
         return "edge-features"
-    return static_reason(conv) or _feature_reason(conv, x) or _edge_reason(conv, x, edge_index)
+    att = _own(conv, "att")
+    return (
+        _layer_reason(conv, att)
+        or _feature_reason(att, x)
+        or _edge_reason(conv, x, edge_index, att)
+    )
 
 
 def static_reason(conv: Any) -> str | None:
     """The part of :func:`eligible` that the layer alone decides."""
+    return _layer_reason(conv, conv.att)
+
+
+def _layer_reason(conv: Any, att: Tensor) -> str | None:
     if not 0.0 <= conv.dropout <= 1.0 or (conv.dropout > 0.0 and conv.training):
         return "attention-dropout"
-    if conv.att.shape != (1, conv.heads, conv.out_channels):
+    if att.shape != (1, conv.heads, conv.out_channels):
         return "parametrized"
     if type(conv.negative_slope) not in (float, int):
         return "parametrized"
@@ -74,35 +94,39 @@ def edgewise_bytes(
 
     Four of them: the score's sum and its leaky-relu, the gathered sources, and the messages.
     """
-    return 4 * num_edges(edge_index) * conv.heads * conv.out_channels * conv.att.element_size()
+    att = _own(conv, "att")
+    return 4 * num_edges(edge_index) * att.numel() * att.element_size()
 
 
-def _feature_reason(conv: Any, x: Any) -> str | None:
+def _feature_reason(att: Tensor, x: Any) -> str | None:
     features = x if isinstance(x, (tuple, list)) else (x,)
-    if len(features) > 2 or any(not isinstance(part, Tensor) for part in features):
+    if len(features) > 2:
         return "input-form"
+    device, dtype = att.device, att.dtype
     for part in features:
-        if type(part) not in (Tensor, torch.nn.Parameter):
-            return "subclass"
+        if type(part) not in _PLAIN_TENSORS:
+            return "subclass" if isinstance(part, Tensor) else "input-form"
         if part.dim() != 2:
             return "input-form"
-        if part.device != conv.att.device:
+        if part.device != device:
             return "device-mixed"
+    if features[0].dtype != dtype:
+        dtype = torch.promote_types(features[0].dtype, dtype)
     try:
-        engine_for(conv.att.device, torch.promote_types(features[0].dtype, conv.att.dtype))
+        engine_for(device, dtype)
     except Unsupported as error:
         return error.reason
     return None
 
 
-def _edge_reason(conv: Any, x: Any, edge_index: Any) -> str | None:
+def _edge_reason(conv: Any, x: Any, edge_index: Any, att: Tensor) -> str | None:
     reverse = conv.flow == "target_to_source"
     reason = unsupported_form(edge_index, reverse=reverse, self_loops=conv.add_self_loops)
     if reason is not None:
         return reason
     if torch.compiler.is_compiling() and not compiled.takes(edge_index):
         return "graph-type"
-    if device_of(edge_index) != conv.att.device:
+    if device_of(edge_index) != att.device:
         return "device-mixed"
     if reverse and not isinstance(x, Tensor) and x[0].shape[0] != x[1].shape[0]:
         return "flow"
@@ -145,40 +169,98 @@ def fast(
     Unsupported
         The operator has no kernel for these operands.
     """
-    residual, x_src, x_dst = _project(conv, x)
-    variant = Variant(
-        num_src=x_src.shape[0],
-        num_dst=x_dst.shape[0],
-        self_loops=bool(conv.add_self_loops),
-        reverse=conv.flow == "target_to_source",
-        fill_value=conv.fill_value if _fills_values(conv, edge_index) else None,
-    )
-    dtype = _message_dtype(x_src, x_dst, conv.att)
-    operands = (
-        x_src.to(dtype),
-        x_dst.to(dtype),
-        conv.att.view(conv.heads, conv.out_channels).to(dtype),
-    )
-    ends: dict[str, Any] = {
-        "heads": "concat" if conv.concat else "mean",
-        "residual": residual,
-        "bias": conv.bias,
-    }
-    slope = float(conv.negative_slope)
-    if torch.compiler.is_compiling():
-        return combine(compiled.gatv2_attention(*operands, edge_index, variant, slope), **ends)
-    return gatv2(graph_of(edge_index, variant), *operands, negative_slope=slope, **ends)
+    if not torch.compiler.is_compiling():
+        return _eager(conv, x, edge_index)
+    residual = _residual(conv, x)
+    x_src, x_dst = _project(conv, x)
+    operands = _operands(conv, x_src, x_dst)
+    variant = _variant(conv, edge_index, x_src.shape[0], x_dst.shape[0])
+    out = compiled.gatv2_attention(*operands, edge_index, variant, float(conv.negative_slope))
+    return combine(out, residual=residual, heads=_heads(conv), bias=conv.bias)
 
 
-def _project(conv: Any, x: Any) -> tuple[Tensor | None, Tensor, Tensor]:
-    """Residual and projected features; lazy layers initialise in the stock layer's order."""
+def _eager(conv: Any, x: Any, edge_index: Any) -> Tensor:
+    h_src, h_dst = (x, None) if isinstance(x, Tensor) else (x[0], x[1])
+    num_src = h_src.shape[0]
+    variant = _variant(conv, edge_index, num_src, num_src if h_dst is None else h_dst.shape[0])
+    graph = graph_of(edge_index, variant)
+    residual = _residual(conv, x)
+    slope, att, heads = float(conv.negative_slope), _own(conv, "att"), _heads(conv)
+    ends: dict[str, Any] = {"heads": heads, "residual": residual, "bias": _own(conv, "bias")}
+    found = None
+    if _fits(att, variant.num_dst, **ends):
+        found = _projections(conv, h_src, h_dst, att)
+    if found is not None:
+        src, dst = found
+        return projected_gatv2(
+            graph, h_src, src, att, h_dst=h_dst, dst=dst, negative_slope=slope, **ends
+        )
+    operands = _operands(conv, *_project(conv, x))
+    return gatv2(graph, *operands, negative_slope=slope, **ends)
+
+
+def _variant(conv: Any, edge_index: Any, num_src: int, num_dst: int) -> Variant:
+    return Variant(
+        num_src,
+        num_dst,
+        bool(conv.add_self_loops),
+        conv.flow == "target_to_source",
+        conv.fill_value if _fills_values(conv, edge_index) else None,
+    )
+
+
+def _heads(conv: Any) -> Heads:
+    return "concat" if conv.concat else "mean"
+
+
+def _operands(conv: Any, x_src: Tensor, x_dst: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Attention's operands, in the dtype of the stock layer's messages."""
+    att = conv.att
+    dtype = _message_dtype(x_src, x_dst, att)
+    att = att.view(conv.heads, conv.out_channels)
+    return x_src.to(dtype), x_dst.to(dtype), att.to(dtype)
+
+
+def _fits(
+    att: Tensor, rows: int, *, heads: Heads, residual: Tensor | None, bias: Tensor | None
+) -> bool:
+    """Whether what is added to the result needs neither broadcasting of rows nor promotion."""
+    width = att.numel() if heads == "concat" else att.shape[-1]
+    if bias is not None and (bias.shape != (width,) or bias.dtype is not att.dtype):
+        return False
+    return residual is None or (residual.shape == (rows, width) and residual.dtype is att.dtype)
+
+
+def _projections(
+    conv: Any, h_src: Tensor, h_dst: Tensor | None, att: Tensor
+) -> tuple[Projection, Projection | None] | None:
+    """The layer's projections, if they can be made part of attention; None: call the modules."""
+    dtype, width, modules = att.dtype, att.numel(), conv._modules
+    for features in (h_src, h_dst):
+        if features is not None and (
+            features.dtype is not dtype or features.layout is not torch.strided
+        ):
+            return None
+    src = projection_of(modules.get("lin_l"), _LINEAR, dtype, width)
+    if src is None or (h_dst is None and conv.share_weights):
+        return None if src is None else (src, None)
+    dst = projection_of(modules.get("lin_r"), _LINEAR, dtype, width)
+    return None if dst is None else (src, dst)
+
+
+def _residual(conv: Any, x: Any) -> Tensor | None:
+    """Of the destinations; before the projections, as lazy layers initialise in that order."""
+    residual = conv.res
+    return None if residual is None else residual(x if isinstance(x, Tensor) else x[1])
+
+
+def _project(conv: Any, x: Any) -> tuple[Tensor, Tensor]:
+    """Projected sources and destinations [N, H, C]."""
     shape = (-1, conv.heads, conv.out_channels)
-    x_src, x_dst = (x, x) if isinstance(x, Tensor) else (x[0], x[1])
-    residual = conv.res(x_dst) if conv.res is not None else None
-    h_src = conv.lin_l(x_src).view(shape)
-    if isinstance(x, Tensor) and conv.share_weights:
-        return residual, h_src, h_src
-    return residual, h_src, conv.lin_r(x_dst).view(shape)
+    if not isinstance(x, Tensor):
+        return conv.lin_l(x[0]).view(shape), conv.lin_r(x[1]).view(shape)
+    h_src = conv.lin_l(x).view(shape)
+    return h_src, h_src if conv.share_weights else conv.lin_r(x).view(shape)
 
 
 def _message_dtype(x_src: Tensor, x_dst: Tensor, att: Tensor) -> torch.dtype:

@@ -50,6 +50,9 @@ def unsupported_form(edges: Any, *, reverse: bool, self_loops: bool) -> str | No
     InvalidArgument
         The stock layer rejects it as well.
     """
+    if _is_plain(edges):
+        _require_edge_list(edges, self_loops)
+        return None
     from torch_geometric import EdgeIndex
     from torch_geometric.typing import SparseTensor
 
@@ -63,11 +66,15 @@ def unsupported_form(edges: Any, *, reverse: bool, self_loops: bool) -> str | No
         return _unsupported_sparse(edges, reverse)
     if edges.layout != torch.strided:
         return "graph-type"
+    _require_edge_list(edges, self_loops)
+    return None
+
+
+def _require_edge_list(edges: Tensor, self_loops: bool) -> None:
     if edges.dim() != 2 or edges.shape[0] != 2:
         raise invalid("edge_index", "wrong shape", tuple(edges.shape), "[2, E]")
     if edges.dtype not in (_INDEX_DTYPES if self_loops else _SELECT_DTYPES):
         raise invalid("edge_index", "wrong dtype", edges.dtype, "torch.int32 or torch.int64")
-    return None
 
 
 def _unsupported_sparse(adj_t: Tensor, reverse: bool) -> str | None:
@@ -95,20 +102,29 @@ def is_edge_list(edges: Any) -> bool:
     return isinstance(edges, Tensor) and edges.layout == torch.strided
 
 
+def _is_plain(edges: Any) -> bool:
+    """The usual form, which every call looks at several times: it is told apart first."""
+    return type(edges) is Tensor and edges.layout is torch.strided
+
+
 def num_edges(edges: Any) -> int:
     """Edges as the user passed them, self-loops not rewritten."""
-    if is_edge_list(edges):
+    if _is_plain(edges) or is_edge_list(edges):
         return int(edges.shape[1])
     return int(edges._nnz() if isinstance(edges, Tensor) else edges.nnz())
 
 
 def is_untracked(edges: Any) -> bool:
     """Whether in-place edits leave no trace, as in tensors made in inference mode."""
+    if _is_plain(edges):
+        return edges.is_inference()
     return any(part.is_inference() for part in _parts(edges))
 
 
 def stamp(edges: Any) -> tuple[Any, ...]:
     """State of the content: it changes with every in-place edit that torch knows of."""
+    if _is_plain(edges):
+        return edges._version, edges.data_ptr(), edges.dtype, edges.shape, edges.stride()
     shape = tuple(edges.shape) if isinstance(edges, Tensor) else tuple(edges.sparse_sizes())
     if is_edge_list(edges) and type(edges) is not Tensor:
         shape = (*edges.sparse_size(), edges.sort_order)

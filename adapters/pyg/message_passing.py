@@ -7,27 +7,34 @@ instance. Functions are told apart by where they were defined.
 
 from __future__ import annotations
 
+import functools
+import operator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 _BASE = "torch_geometric.nn.conv.message_passing"
-Origins = tuple[tuple[str, str, str], ...]
-"""Where the stock class defines its methods: (name, module, qualified name)."""
-
+_STEPS = ("message", "aggregate", "update", "edge_update", "message_and_aggregate")
 _GENERATED = ("propagate", "edge_updater")  # PyG writes these anew for each class
-_HOOKS = tuple(
-    f"_{part}_forward_{kind}"
-    for part in ("propagate", "message", "aggregate", "message_and_aggregate", "edge_update")
-    for kind in ("pre_hooks", "hooks")
-)
+_ON_INSTANCE = frozenset((*_STEPS, "edge_updater"))
+_class_methods = operator.attrgetter(*_STEPS, *_GENERATED)
+
+
+@dataclass(frozen=True, eq=False)  # compared and hashed by identity, in every call of a layer
+class Origins:
+    """Where a stock class defines its methods: (name, module, qualified name) of each."""
+
+    methods: tuple[tuple[str, str, str], ...]
 
 
 def origins(module: str, cls: str, *own: str) -> Origins:
     """Where a stock class finds its methods: those named ``own`` are its own, others the base's."""
-    steps = ("message", "aggregate", "update", "edge_update", "message_and_aggregate")
-    return tuple(
-        (n, module, f"{cls}.{n}") if n in own else (n, _BASE, f"MessagePassing.{n}") for n in steps
+    return Origins(
+        tuple(
+            (n, module, f"{cls}.{n}") if n in own else (n, _BASE, f"MessagePassing.{n}")
+            for n in _STEPS
+        )
     )
 
 
@@ -37,31 +44,43 @@ def changed_reason(conv: Any, methods: Origins) -> str | None:
     Parameters
     ----------
     conv : MessagePassing
-    methods : tuple of (name, module, qualified name)
+    methods : Origins
         From :func:`origins`.
     """
     if conv.explain:
         return "explain-on"
     if conv.decomposed_layers > 1:
         return "decomposed"
-    if any(getattr(conv, name) for name in _HOOKS) or _hooked(conv.aggr_module):
+    aggregation = conv.aggr_module
+    if _hooked(conv) or aggregation._forward_pre_hooks or aggregation._forward_hooks:
         return "hooks"
     if _overridden(conv, methods):
         return "overridden-message"
     if conv.node_dim != 0:
         return "node-dim"
-    if not _sums(conv):
+    if not _sums(type(aggregation)):
         return "aggr-changed"
     return _transformed()
 
 
-def _hooked(aggregation: Any) -> bool:
-    return bool(aggregation._forward_pre_hooks or aggregation._forward_hooks)
+def _hooked(conv: Any) -> bool:
+    return bool(
+        conv._propagate_forward_pre_hooks
+        or conv._propagate_forward_hooks
+        or conv._message_forward_pre_hooks
+        or conv._message_forward_hooks
+        or conv._aggregate_forward_pre_hooks
+        or conv._aggregate_forward_hooks
+        or conv._message_and_aggregate_forward_pre_hooks
+        or conv._message_and_aggregate_forward_hooks
+        or conv._edge_update_forward_pre_hooks
+        or conv._edge_update_forward_hooks
+    )
 
 
 def _overridden(conv: Any, methods: Origins) -> bool:
     own = conv.__dict__
-    if any(name in own for name, _, _ in methods) or "edge_updater" in own:
+    if not _ON_INSTANCE.isdisjoint(own):
         return True
     # Leaving decomposition or explanation mode binds the generated method to the instance.
     if (
@@ -74,8 +93,13 @@ def _overridden(conv: Any, methods: Origins) -> bool:
 
 @torch.compiler.assume_constant_result
 def _class_overrides(cls: type, methods: Origins) -> bool:
-    for name, module, qualified in methods:
-        function = getattr(cls, name)
+    return _judged(cls, _class_methods(cls), methods)
+
+
+@functools.lru_cache(maxsize=256)
+def _judged(cls: type, found: tuple[Any, ...], methods: Origins) -> bool:
+    """The verdict on a class while it has the methods ``found``."""
+    for (_, module, qualified), function in zip(methods.methods, found, strict=False):
         if (function.__module__, function.__qualname__) != (module, qualified):
             return True
     return not all(_is_generated(cls, name) for name in _GENERATED)
@@ -90,8 +114,7 @@ def _is_generated(cls: type, name: str) -> bool:
     return False
 
 
-def _sums(conv: Any) -> bool:
-    aggregation = type(conv.aggr_module)
+def _sums(aggregation: type) -> bool:
     return (aggregation.__module__, aggregation.__name__) == (
         "torch_geometric.nn.aggr.basic",
         "SumAggregation",

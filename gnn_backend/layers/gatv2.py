@@ -1,15 +1,14 @@
-"""GATv2 after its projections: attend, combine the heads, add the residual and the bias."""
+"""GATv2: project, attend, combine the heads, add the residual and the bias."""
 
 from __future__ import annotations
-
-from typing import Literal
 
 from torch import Tensor
 
 from gnn_backend.graph import Graph
 from gnn_backend.ops.attention import gatv2_attention
-
-Heads = Literal["keep", "concat", "mean"]
+from gnn_backend.ops.functors import FUNCTORS
+from gnn_backend.ops.heads import Heads, merge_heads
+from gnn_backend.ops.projected_attention import Projection, projected_attention
 
 
 def gatv2(
@@ -59,15 +58,70 @@ def gatv2(
     return combine(out, heads=heads, residual=residual, bias=bias)
 
 
+def projected_gatv2(
+    graph: Graph,
+    h_src: Tensor,
+    src: Projection,
+    att: Tensor,
+    *,
+    h_dst: Tensor | None = None,
+    dst: Projection | None = None,
+    negative_slope: float = 0.2,
+    heads: Heads = "keep",
+    residual: Tensor | None = None,
+    bias: Tensor | None = None,
+) -> Tensor:
+    """:func:`gatv2` of features that are still to be projected, as one autograd node.
+
+    Parameters
+    ----------
+    graph : Graph
+    h_src : Tensor [num_src, F]
+    src : Projection
+        Weight [H * D, F] and bias [H * D] or None.
+    att : Tensor [H, D] or [1, H, D]
+    h_dst : Tensor [num_dst, F_dst], optional
+        By default the first ``num_dst`` rows of ``h_src``.
+    dst : Projection, optional
+        By default that of the sources, applied once.
+    negative_slope, heads
+        As in :func:`gatv2`.
+    residual : Tensor in the shape of the result, optional
+    bias : Tensor [columns of the result], optional
+
+    Returns
+    -------
+    Tensor
+        In the dtype that all tensors must have in common.
+
+    Raises
+    ------
+    InvalidArgument
+        Shapes, dtypes or devices that do not fit each other or the graph.
+    Unsupported
+        No fused kernel takes these operands; the exception carries the reason code.
+    """
+    return projected_attention(
+        FUNCTORS["gatv2"],
+        graph,
+        h_src,
+        src,
+        att,
+        {"negative_slope": negative_slope},
+        h_dst=h_dst,
+        dst=dst,
+        heads=heads,
+        residual=residual,
+        bias=bias,
+    )
+
+
 def combine(
     out: Tensor, *, heads: Heads, residual: Tensor | None = None, bias: Tensor | None = None
 ) -> Tensor:
     """Turn attention's [N, H, D] into the layer's result; parameters as in :func:`gatv2`."""
     untouched = heads != "mean" and residual is None and bias is None
-    if heads == "concat":
-        out = out.flatten(1)
-    elif heads == "mean":
-        out = out.mean(dim=1)
+    out = merge_heads(out, heads)
     if residual is not None:
         out = out + residual
     if bias is not None:

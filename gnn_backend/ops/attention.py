@@ -12,7 +12,7 @@ from torch import Tensor
 from gnn_backend.errors import Unsupported, invalid
 from gnn_backend.graph import Graph
 from gnn_backend.ops.functors import FUNCTORS, Functor
-from gnn_backend.runtime.launch import engine_for
+from gnn_backend.runtime.launch import Engine, engine_for
 
 _ALIGNMENT = 16  # bytes; the kernels read rows in 16-byte accesses
 
@@ -66,9 +66,9 @@ def softmax_attention(
 ) -> Tensor:
     """Softmax-weighted sum of any functor; the operands are already checked."""
     first = operands[functor.src[0]]
-    engine_for(first.device, first.dtype)  # refuses before anything is recorded
+    engine = engine_for(first.device, first.dtype)  # refuses before anything is recorded
     ordered = [operands[name] for name in functor.operands]
-    return _SoftmaxAttention.apply(graph, functor, dict(scalars), *ordered)  # type: ignore[no-any-return]
+    return _SoftmaxAttention.apply(graph, functor, dict(scalars), engine, *ordered)  # type: ignore[no-any-return]
 
 
 class _SoftmaxAttention(torch.autograd.Function):
@@ -76,9 +76,13 @@ class _SoftmaxAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, graph: Graph, functor: Functor, scalars: dict[str, float], *operands: Tensor
+        ctx: Any,
+        graph: Graph,
+        functor: Functor,
+        scalars: dict[str, float],
+        engine: Engine,
+        *operands: Tensor,
     ) -> Tensor:
-        engine = engine_for(operands[0].device, operands[0].dtype)
         ready = {n: kernel_ready(t) for n, t in zip(functor.operands, operands, strict=True)}
         out, lse = engine.softmax_forward(functor, graph, ready, scalars)
         ctx.graph, ctx.functor, ctx.scalars, ctx.engine = graph, functor, scalars, engine
@@ -90,8 +94,8 @@ class _SoftmaxAttention(torch.autograd.Function):
         functor, graph = ctx.functor, ctx.graph
         *operands, out, lse = ctx.saved_tensors
         names = functor.operands
-        needed = [n for n, need in zip(names, ctx.needs_input_grad[3:], strict=True) if need]
-        _refuse_batch(grad_out)
+        needed = [n for n, need in zip(names, ctx.needs_input_grad[4:], strict=True) if need]
+        refuse_batch(grad_out)
         if torch.is_grad_enabled():  # create_graph=True: the gradient must have a graph itself
             grads = _twin_gradients(
                 functor,
@@ -107,7 +111,7 @@ class _SoftmaxAttention(torch.autograd.Function):
                 functor, graph, ready, ctx.scalars, out, lse, kernel_ready(grad_out),
                 frozenset(needed),
             )  # fmt: skip
-        return (None, None, None, *(grads.get(name) for name in names))
+        return (None, None, None, None, *(grads.get(name) for name in names))
 
 
 def _twin_gradients(
@@ -130,7 +134,7 @@ def _twin_gradients(
     return {n: torch.zeros_like(operands[n]) if g is None else g for n, g in pairs}
 
 
-def _refuse_batch(grad_out: Tensor) -> None:
+def refuse_batch(grad_out: Tensor) -> None:
     """Refuse a batch of cotangents, which has no storage that a kernel could read."""
     functorch = torch._C._functorch
     if functorch.is_batchedtensor(grad_out) or functorch.is_legacy_batchedtensor(grad_out):
@@ -142,8 +146,12 @@ def _refuse_batch(grad_out: Tensor) -> None:
 
 
 def kernel_ready(tensor: Tensor) -> Tensor:
-    """Contiguous, aligned for vector accesses, no lazy negation; a copy only where it is not."""
-    tensor = tensor.detach().contiguous().resolve_neg()
+    """Contiguous, aligned for vector accesses, no lazy negation; a copy only where it is not.
+
+    Autograd must not be recording, as in the methods of an autograd function.
+    """
+    if not tensor.is_contiguous() or tensor.is_neg():
+        tensor = tensor.contiguous().resolve_neg()
     return tensor if tensor.data_ptr() % _ALIGNMENT == 0 else tensor.clone()
 
 
@@ -152,18 +160,19 @@ def _check(graph: Graph, operands: Mapping[str, Tensor], negative_slope: float) 
     if x_src.dim() != 3:
         raise invalid("x_src", "wrong shape", tuple(x_src.shape), "[num_src, heads, dim]")
     heads, dim = x_src.shape[1:]
+    dtype, device = x_src.dtype, graph.device
     expected = {
         "x_src": (graph.num_src, heads, dim),
         "x_dst": (graph.num_dst, heads, dim),
         "att": (heads, dim),
     }
     for name, tensor in operands.items():
-        if tuple(tensor.shape) != expected[name]:
+        if tensor.shape != expected[name]:
             raise invalid(name, "wrong shape", tuple(tensor.shape), expected[name])
-        if tensor.dtype != x_src.dtype:
-            raise invalid(name, "mixed dtypes", tensor.dtype, f"{x_src.dtype}, as x_src")
-        if tensor.device != graph.device:
-            raise invalid(name, "not on the graph's device", tensor.device, graph.device)
+        if tensor.dtype != dtype:
+            raise invalid(name, "mixed dtypes", tensor.dtype, f"{dtype}, as x_src")
+        if tensor.device != device:
+            raise invalid(name, "not on the graph's device", tensor.device, device)
     if not x_src.is_floating_point():
         raise invalid("x_src", "wrong dtype", x_src.dtype, "a floating-point dtype")
     if not isinstance(negative_slope, (int, float)) or not math.isfinite(negative_slope):

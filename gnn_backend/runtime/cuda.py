@@ -17,6 +17,7 @@ from gnn_backend.runtime.instances import Unit
 _functions: dict[tuple[int, str, str], Any] = {}
 _lock = threading.Lock()
 _thread = threading.local()
+_ARGUMENT_BYTES = 512  # of the buffer that a thread's launches share
 
 
 @lru_cache(maxsize=64)
@@ -92,6 +93,21 @@ def _enter_context(device: int) -> None:
         entered.add(device)
 
 
+def _parameters(args: bytes) -> int:
+    """Address of a kernel's parameter array whose one struct is ``args``.
+
+    The driver copies the struct during the launch, so a thread has one buffer for all.
+    """
+    held = _thread.__dict__.get("parameters")
+    if held is None or held[0] < len(args):
+        buffer = ctypes.create_string_buffer(max(len(args), _ARGUMENT_BYTES))
+        start = ctypes.addressof(buffer)
+        array = (ctypes.c_void_p * 1)(start)
+        held = _thread.parameters = len(buffer), start, ctypes.addressof(array), buffer, array
+    ctypes.memmove(held[1], args, len(args))
+    return held[2]
+
+
 def launch(
     unit: Unit,
     entry: str,
@@ -107,10 +123,8 @@ def launch(
     """
     _enter_context(device)  # first: loading a kernel needs the context as well
     kernel = function(device, unit, entry)
-    buffer = ctypes.create_string_buffer(args, len(args))
-    parameters = (ctypes.c_void_p * 1)(ctypes.addressof(buffer))
     stream = torch._C._cuda_getCurrentRawStream(device)
-    call = (kernel.ptr, *grid, *block, 0, stream, ctypes.addressof(parameters), 0)
+    call = (kernel.ptr, *grid, *block, 0, stream, _parameters(args), 0)
     if torch.cuda.current_device() == device:
         _driver().launchKernel(*call)
     else:

@@ -26,6 +26,8 @@ TRAVERSAL_ARGS = struct.Struct("<11q4f8q")  # TraversalArgs in kernels/traversal
 MERGE_ARGS = struct.Struct("<17q")  # MergeArgs in kernels/merge.cuh
 _FEW_EDGES = 1 << 24  # below, launches count more than the memory of partials kept longer
 _NO_SIDE = (0, 0, 0, 0, 0)
+_ABSENT_TABLES = ((0, 0), (0,), ())  # what fills a kind's two pointers up, by how many are used
+_ABSENT_SCALARS = tuple((0.0,) * (4 - used) for used in range(5))
 
 
 class DeviceEngine:
@@ -121,10 +123,10 @@ class DeviceEngine:
         plan = plan_for(functor, graph, first.dtype, heads, dim, self.multiprocessors)
         fixed: list[float] = [heads, dim]
         for names in (functor.src, functor.dst, functor.params):
-            pointers = [operands[name].data_ptr() for name in names]
-            fixed += [*pointers, 0, 0][:2]
-        numbers = [float(scalars[name]) for name in functor.scalars]
-        return plan, (*fixed, *(numbers + [0.0] * 4)[:4])
+            fixed += [operands[name].data_ptr() for name in names]
+            fixed += _ABSENT_TABLES[len(names)]
+        fixed += [float(scalars[name]) for name in functor.scalars]
+        return plan, (*fixed, *_ABSENT_SCALARS[len(functor.scalars)])
 
     def _traverse(
         self,

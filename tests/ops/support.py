@@ -17,8 +17,8 @@ from gnn_backend.ops.functors import FUNCTORS
 
 NAMES = FUNCTORS["gatv2"].operands
 #: Largest error of the output and of each gradient, relative to the largest reference value.
-#: 16 bits: a unit in the last place of the output, which also sees x_src + x_dst rounded to 16 bits;
-#: gradients see the rounded output as well.
+#: 16 bits: a unit in the last place of the output, which also sees x_src + x_dst rounded to 16
+#: bits; gradients see the rounded output as well.
 TOLERANCE = {
     torch.float64: (1e-13, 1e-12),
     torch.float32: (1e-5, 2e-5),

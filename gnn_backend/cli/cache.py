@@ -37,8 +37,11 @@ def cache(
 
 def _clear(folder: Path) -> None:
     """Remove what this package put into the cache directory, and nothing else there."""
-    from gnn_backend.cli.doctor import CACHE_PARTS
+    from gnn_backend.runtime.cache import PARTS
 
-    for part in CACHE_PARTS:
+    for part in PARTS:
         if (folder / part).is_dir():
-            shutil.rmtree(folder / part)
+            try:
+                shutil.rmtree(folder / part)
+            except OSError as error:
+                output.fail(f"cannot clear {folder / part}: {error}", output.CHECK_FAILED)

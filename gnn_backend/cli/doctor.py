@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,10 +11,6 @@ from gnn_backend.cli import output
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-
-#: What this package keeps in the cache directory: GPU machine code, emulator and CPU libraries.
-CACHE_PARTS = ("cubin", "emulator", "numba")
 
 
 def doctor(
@@ -50,26 +44,18 @@ def examine() -> dict[str, Any]:
 def cache_report() -> dict[str, Any]:
     """Where compiled kernels are kept, whether that can be written, and what it holds."""
     from gnn_backend.config import get_config
+    from gnn_backend.runtime.cache import PARTS, writing_problem
 
     folder = get_config().cache_dir
-    files = [p for part in CACHE_PARTS for p in (folder / part).rglob("*") if p.is_file()]
+    parts = [folder / part for part in PARTS]
+    files = [p for part in parts for p in part.rglob("*") if p.is_file()]
+    places = [folder, *(part for part in parts if part.exists())]
     return {
         "path": str(folder),
-        "writable": _writable(folder),
+        "writable": all(writing_problem(place) is None for place in places),
         "files": len(files),
         "bytes": sum(p.stat().st_size for p in files),
     }
-
-
-def _writable(folder: Path) -> bool:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / f".write-test-{os.getpid()}"
-        probe.write_bytes(b"")
-        probe.unlink()
-    except OSError:
-        return False
-    return True
 
 
 def _host(host: str) -> dict[str, Any]:
@@ -104,7 +90,8 @@ def _problems(report: dict[str, Any]) -> list[dict[str, str]]:
     found = [*_gpu_problems(report), *_host_problems(report["hosts"])]
     if not report["cache"]["writable"]:
         found.append(_problem(
-            f"the cache directory {report['cache']['path']} cannot be written",
+            f"the cache directory {report['cache']['path']} cannot be written; every process "
+            "compiles its kernels anew",
             "set GNN_BACKEND_CACHE_DIR to a directory that you own",
         ))  # fmt: skip
     remedies = {

@@ -30,6 +30,7 @@ from numba import types
 from gnn_backend.config import config
 from gnn_backend.errors import KernelCompileError, invalid
 from gnn_backend.runtime import cpu_memory, cpu_vector
+from gnn_backend.runtime.cache import writable_folder
 
 TEMPLATES = Path(__file__).parent / "numba_templates"
 FUNCTOR = "functor"
@@ -126,23 +127,16 @@ def _write_once(text: str, stem: str) -> Path:
     libraries = [Path(m.__file__ or "").read_text() for m in (cpu_memory, cpu_vector)]
     meaning = "\n".join([text, *libraries, str(cpu_vector.VECTOR_BYTES)])
     digest = hashlib.sha256(meaning.encode()).hexdigest()[:16]
-    folder = config.cache_dir / "numba"
+    folder = writable_folder("numba")  # even a file that is there: its machine code lies beside it
     path = folder / f"{stem}_{digest}.py"
     if path.exists():
         return path
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with FileLock(str(folder / "write.lock")):
-            if not path.exists():
-                handle, temporary = tempfile.mkstemp(dir=folder, suffix=".tmp")
-                with os.fdopen(handle, "w", encoding="utf-8") as file:
-                    file.write(text)
-                Path(temporary).replace(path)
-    except OSError as error:
-        raise KernelCompileError(
-            f"cannot keep compiled CPU kernels in {folder}: {error}; "
-            "set GNN_BACKEND_CACHE_DIR to a folder that can be written"
-        ) from error
+    with FileLock(str(folder / "write.lock")):
+        if not path.exists():
+            handle, temporary = tempfile.mkstemp(dir=folder, suffix=".tmp")
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                file.write(text)
+            Path(temporary).replace(path)
     return path
 
 
@@ -164,7 +158,7 @@ def softmax_module(functor: Path, variant: Variant) -> ModuleType:
     Raises
     ------
     KernelCompileError
-        The cache folder cannot be written.
+        There is no folder to write to.
     """
     key = (str(functor), variant)
     module = _modules.get((key, config.cache_dir))

@@ -45,6 +45,15 @@ def test_unwritable_cache(
     assert "cannot be written" in problem["what"] and "GNN_BACKEND_CACHE_DIR" in problem["fix"]
 
 
+def test_cache_with_an_unwritable_part(tmp_path: Path) -> None:
+    (tmp_path / "numba").write_text("in the way")
+    with override(cache_dir=tmp_path):
+        assert doctor.cache_report()["writable"] is False
+    (tmp_path / "numba").unlink()
+    with override(cache_dir=tmp_path):
+        assert doctor.cache_report()["writable"] is True
+
+
 def test_failed_compile(invoke: Callable[..., Any], quick: dict[str, Any]) -> None:
     quick["numba"] = {"ok": False, "seconds": 0.0, "detail": "ImportError: no tbb"}
     result = invoke("doctor")

@@ -127,11 +127,3 @@ def test_a_kernel_that_does_not_compile_says_why(cache, tmp_path):
     with pytest.raises(KernelCompileError, match="CPU kernel forward does not compile") as caught:
         cpu_module.kernel_address(module, "forward")
     assert "broken" in caught.value.log or "No match" in caught.value.log
-
-
-def test_a_cache_folder_that_cannot_be_written_is_named(monkeypatch, tmp_path):
-    blocker = tmp_path / "file"
-    blocker.write_text("in the way")
-    monkeypatch.setattr(gnn_backend.config.config, "cache_dir", blocker)
-    with pytest.raises(KernelCompileError, match="GNN_BACKEND_CACHE_DIR"):
-        cpu_module.softmax_module(cpu_module.functor_path("gatv2"), FLOAT32)

@@ -210,3 +210,28 @@ def test_warmup_compiles_so_that_no_call_waits():
         gnn_backend.warmup(dtypes=torch.int64, device="cpu")
     with config.override(cpu_target="emulator"), pytest.raises(Unsupported, match="dtype-float64"):
         gnn_backend.warmup(dtypes=[torch.float64], device="cpu")
+
+
+PUBLIC_NAMES = """
+import sys
+import gnn_backend
+assert "torch" not in sys.modules
+from gnn_backend.profile import Profile  # binds the submodule's name in the package
+import gnn_backend.compare
+assert isinstance(gnn_backend.profile(), Profile)
+from gnn_backend import *
+assert profile is gnn_backend.profile and compare is gnn_backend.compare
+for name in gnn_backend.__all__:
+    value = getattr(gnn_backend, name)
+    assert value is getattr(gnn_backend.api, name) is globals()[name] and callable(value), name
+    assert name in dir(gnn_backend)
+assert issubclass(gnn_backend.errors.Unsupported, Exception)
+assert not hasattr(gnn_backend, "nothing_like_this")
+"""
+
+
+def test_public_names_come_on_first_use_and_no_submodule_hides_one():
+    done = subprocess.run(
+        [sys.executable, "-c", PUBLIC_NAMES], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr

@@ -49,19 +49,19 @@ def attention(
     repeats: Annotated[int, typer.Option(min=1, help="Samples; the median counts.")] = 7,
 ) -> None:
     """GATv2 attention: the yardstick, this package, stock layers and rivals in one run."""
+    if device is not None:
+        output.check_choice("--device", device, tuple(_DEFAULT_GRAPHS))
+    dtypes = tuple(part.strip() for part in dtype.split(","))
+    if any(name not in _DTYPES for name in dtypes):
+        output.fail(f"--dtype: got {dtype!r}, expected names among {', '.join(_DTYPES)}")
     import torch
 
     from gnn_backend.bench import attention as benchmark
     from gnn_backend.bench.hosts import Shape
 
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    if device not in _DEFAULT_GRAPHS:
-        output.fail(f"--device: got {device!r}, expected cuda or cpu")
     if device == "cuda" and not torch.cuda.is_available():
         output.fail("--device cuda: torch finds no CUDA device; use --device cpu")
-    dtypes = tuple(part.strip() for part in dtype.split(","))
-    if any(name not in _DTYPES for name in dtypes):
-        output.fail(f"--dtype: got {dtype!r}, expected names among {', '.join(_DTYPES)}")
     settings = benchmark.Settings(
         shape=Shape(in_dim, dim, heads),
         device=device,

@@ -18,8 +18,7 @@ def cache(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> None:
     """Show the cache of compiled kernels, or clear it (they are compiled again when needed)."""
-    if action not in _ACTIONS:
-        output.fail(f"cache: got {action!r}, expected {' or '.join(_ACTIONS)}")
+    output.check_choice("ACTION", action, _ACTIONS)
     from gnn_backend.cli.doctor import cache_report
 
     report = cache_report()

@@ -38,11 +38,11 @@ def demo(
     Each run is a process of its own. The DGL script (GATv2 on Cora) trains on the CPU, the PyG
     script (GATv2 on Tolokers) on the GPU if there is one.
     """
+    if not (examples / "data").is_dir():
+        output.fail(f"--examples: no example scripts in {examples}; give a checkout's examples/")
     from gnn_backend.demo import chart, runs
     from gnn_backend.demo.results import table
 
-    if not (examples / "data").is_dir():
-        output.fail(f"--examples: no example scripts in {examples}; give a checkout's examples/")
     settings = runs.Settings(examples, cora_epochs, tolokers_epochs, seed, device, layers)
     results = runs.run(settings, output.note)
     chart.save(results, out / "demo.png")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
@@ -38,6 +39,12 @@ def fail(message: str, code: int = BAD_USAGE) -> NoReturn:
     """End the command with an error message on standard error."""
     note(f"error: {message}")
     raise SystemExit(code)
+
+
+def check_choice(option: str, got: str, choices: Sequence[str]) -> None:
+    """End the command unless the value of `option` is one of `choices`."""
+    if got not in choices:
+        fail(f"{option}: got {got!r}, expected one of {', '.join(choices)}")
 
 
 def bytes_text(count: int | float | None) -> str:

@@ -38,8 +38,8 @@ def run(
     exit code is kept. Processes that it starts with the "spawn" method run without acceleration
     unless they call gnn_backend.enable() themselves.
     """
-    if mode is not None and mode not in MODES:
-        output.fail(f"--mode: got {mode!r}, expected one of {', '.join(MODES)}")
+    if mode is not None:
+        output.check_choice("--mode", mode, MODES)
     if not module and not Path(target).exists():
         output.fail(f"can't open {target!r}: no such file (a module's name needs -m)")
     from gnn_backend import enabled

@@ -172,7 +172,7 @@ def test_turbo_gnn_where_it_is_installed(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["attention", "--device", "tpu"], "expected cuda or cpu"),
+        (["attention", "--device", "tpu"], "expected one of cuda, cpu"),
         (["attention", "--dtype", "int4"], "expected names among"),
         (["show", "missing.json"], "no such file"),
     ],

@@ -98,7 +98,7 @@ def test_stock_in_another_precision_is_no_judge() -> None:
     [
         ("--graph", "missing.npz", "no such file"),
         ("--layer", "NoSuchConv", "NoSuchConv"),
-        ("--host", "jax", "unknown"),
+        ("--host", "jax", "expected one of dgl, pyg"),
         ("--device", "tpu", "expected one of cpu, cuda, emulator"),
         ("--dtype", "int8", "expected one of float32"),
         ("--device", "cuda", "no CUDA device"),

@@ -1,0 +1,65 @@
+"""Help and wrong arguments need neither torch, nor Numba, nor a host, so they answer at once."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+COMMANDS = ("run", "demo", "compare", "layers", "doctor", "kernels", "cache", "bench")
+
+# As `python -m gnn_backend` does, but what is heavy cannot be imported.
+SCRIPT = """
+import runpy, sys
+heavy = ("torch", "numba", "numpy", "scipy", "cupy", "matplotlib", "dgl", "torch_geometric")
+sys.modules.update(dict.fromkeys(heavy))
+runpy.run_module("gnn_backend", run_name="__main__")
+"""
+
+
+def light(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", SCRIPT, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=Path(__file__).resolve().parents[2],
+    )
+
+
+@pytest.mark.parametrize("arguments", [[], *([name] for name in COMMANDS), ["bench", "attention"]])
+def test_help(arguments: list[str]) -> None:
+    done = light(*arguments, "--help")
+    assert done.returncode == 0, done.stderr
+    assert "Usage" in done.stdout
+    if not arguments:
+        assert all(name in done.stdout for name in COMMANDS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nonsense"], "No such command"),
+        (["run"], "Missing argument"),
+        (["run", "missing.py"], "no such file"),
+        (["run", "--mode", "fast", "x.py"], "--mode: got 'fast', expected one of auto, strict"),
+        (["compare", "--graph", "g.npz", "--host", "jax"], "expected one of dgl, pyg"),
+        (["compare", "--graph", "g.npz", "--device", "tpu"], "expected one of cpu, cuda"),
+        (["compare", "--graph", "g.npz", "--dtype", "int8"], "expected one of float32"),
+        (["compare", "--graph", "g.npz", "--heads", "0"], "--heads"),
+        (["layers", "--host", "jax"], "expected one of dgl, pyg"),
+        (["layers", "--device", "tpu"], "expected one of cpu, cuda"),
+        (["cache", "erase"], "ACTION: got 'erase', expected one of info, clear"),
+        (["demo", "--examples", "nowhere"], "no example scripts"),
+        (["bench", "attention", "--device", "tpu"], "expected one of cuda, cpu"),
+        (["bench", "attention", "--dtype", "int8"], "expected names among float32"),
+        (["bench", "show", "missing.json"], "no such file"),
+    ],
+)
+def test_wrong_arguments(arguments: list[str], message: str) -> None:
+    done = light(*arguments)
+    assert done.returncode == 2, done.stderr
+    assert message in done.stderr and "Traceback" not in done.stderr
+    assert done.stdout == ""

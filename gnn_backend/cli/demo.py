@@ -40,6 +40,9 @@ def demo(
     """
     if not (examples / "data").is_dir():
         output.fail(f"--examples: no example scripts in {examples}; give a checkout's examples/")
+    from gnn_backend.config import get_config
+
+    get_config()  # a wrong variable is an error here already, not of the first run
     from gnn_backend.demo import chart, runs
     from gnn_backend.demo.results import table
 

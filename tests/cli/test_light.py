@@ -1,12 +1,14 @@
-"""Help and wrong arguments need neither torch, nor Numba, nor a host, so they answer at once."""
+"""Help and what is wrong with a call need neither torch nor a host, so they answer at once."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+
+from tests.cli.helpers import CHECKOUT, command
 
 COMMANDS = ("run", "demo", "compare", "layers", "doctor", "kernels", "cache", "bench")
 
@@ -19,13 +21,14 @@ runpy.run_module("gnn_backend", run_name="__main__")
 """
 
 
-def light(*arguments: str) -> subprocess.CompletedProcess[str]:
+def light(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", SCRIPT, *arguments],
+        env=os.environ | {"COLUMNS": "100", **environment},
         capture_output=True,
         text=True,
         check=False,
-        cwd=Path(__file__).resolve().parents[2],
+        cwd=CHECKOUT,
     )
 
 
@@ -62,4 +65,30 @@ def test_wrong_arguments(arguments: list[str], message: str) -> None:
     done = light(*arguments)
     assert done.returncode == 2, done.stderr
     assert message in done.stderr and "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+def test_help_despite_a_wrong_variable() -> None:
+    assert light("compare", "--help", GNN_BACKEND_MODE="fast").returncode == 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["run", __file__],
+        ["demo"],
+        ["compare", "--graph", "g.npz"],
+        ["layers"],
+        ["doctor"],
+        ["cache"],
+        ["bench", "attention"],
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_a_wrong_variable_is_one_line(arguments: list[str]) -> None:
+    done = command(*arguments, GNN_BACKEND_MODE="fast")
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: environment variable GNN_BACKEND_MODE")
+    assert "got 'fast', expected one of auto, strict, verify" in line and "unset it" in line
     assert done.stdout == ""

@@ -65,7 +65,11 @@ def enable(
 
 
 def disable() -> None:
-    """Put the hosts' own objects back; nothing of this package runs afterwards."""
+    """Put the hosts' own objects back: the opposite of :func:`enable`.
+
+    Nothing of this package runs afterwards, but for models that :func:`accelerate` changed, and
+    they too run the stock code inside a :func:`disabled` block.
+    """
     registry.switch(None)
 
 
@@ -81,7 +85,10 @@ def enabled(
 
 
 def disabled() -> AbstractContextManager[None]:
-    """Run the stock code inside a ``with`` block and restore the previous state on leaving it."""
+    """Run the stock code inside a ``with`` block and restore the previous state on leaving it.
+
+    Everything is stock there, models that :func:`accelerate` changed included.
+    """
     return registry.scope(None)
 
 

@@ -133,6 +133,8 @@ class Registry:
     def __init__(self, hosts: Iterable[Host] = ()) -> None:
         self.state: State | None = None
         """The state in force; replaced as a whole, so it can be read without the lock."""
+        self.stock_only = False
+        """Whether a :meth:`scope` of None is in force: then nothing at all is accelerated."""
         self._hosts = {host.name: host for host in hosts}
         self._patches: dict[str, list[Patch]] = {}
         self._bindings: dict[tuple[Patch, str, str], list[Binding]] = {}
@@ -236,7 +238,9 @@ class Registry:
 
     def _update(self) -> None:
         """Make hook and bindings agree with the most recent state. The lock is held."""
-        self.state = max([self._base, *self._frames], key=lambda frame: frame.order).state
+        frame = max([self._base, *self._frames], key=lambda frame: frame.order)
+        self.state = frame.state
+        self.stock_only = frame.state is None and frame is not self._base
         loaded = self._loaded()
         wanted = [p for p in loaded if self.state and p.symbol in self.state.symbols]
         modules = {module for patch in wanted for module, _ in patch.targets}

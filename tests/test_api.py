@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 import pickle
@@ -14,7 +15,12 @@ from torch import nn
 
 import gnn_backend
 from gnn_backend import config
-from gnn_backend.errors import InvalidArgument, StrictFallbackError, Unsupported
+from gnn_backend.errors import (
+    InvalidArgument,
+    StrictFallbackError,
+    Unsupported,
+    VerificationError,
+)
 
 X = torch.ones(2, 3)
 
@@ -114,6 +120,64 @@ def test_accelerated_model_and_the_global_switch(fake):
     layer.float()
     gnn_backend.disable()
     assert launches(lambda: layer(X)) == 1
+
+
+def test_accelerated_model_inside_disabled(fake):
+    layer = gnn_backend.accelerate(fake.load().Conv().eval())
+    with gnn_backend.disabled(), gnn_backend.profile() as p:
+        layer(X)
+        assert p.calls == 0 and not p.launches
+        with gnn_backend.enabled(hosts=[]):  # the innermost block holds
+            assert launches(lambda: layer(X)) == 1
+        assert launches(lambda: layer(X)) == 0
+        gnn_backend.enable()  # inside a block it is the block's switch
+        assert launches(lambda: layer(X)) == 1
+        gnn_backend.disable()
+        assert launches(lambda: layer(X)) == 0
+    assert launches(lambda: layer(X)) == 1
+    with gnn_backend.disabled():
+        assert gnn_backend.explain(layer, X).accelerated
+        assert gnn_backend.compare(layer, X, repeats=1).accelerated
+
+
+@pytest.mark.parametrize("switch", [gnn_backend.enabled, gnn_backend.enable])
+def test_accelerated_model_inside_another_mode(fake, switch):
+    own = {mode: gnn_backend.accelerate(fake.load().Conv(), mode=mode).double()
+           for mode in ("auto", "strict", "verify")}  # fmt: skip
+    with contextlib.ExitStack() as stack:
+        if (block := switch(mode="strict")) is not None:
+            stack.enter_context(block)
+        for layer in own.values():
+            with pytest.raises(StrictFallbackError):
+                layer(X.double())
+        own["auto"].float()(X)
+    gnn_backend.disable()
+    own["verify"](X.double())
+    with gnn_backend.enabled(mode="auto"), pytest.raises(StrictFallbackError):
+        own["strict"](X.double())
+    with gnn_backend.enabled(mode="strict", exclude="Conv"):
+        own["verify"](X.double())
+
+
+def test_an_enclosing_verify_checks_accelerated_models(fake):
+    layer = gnn_backend.accelerate(fake.load().Conv())
+    fake.how["fast"] = "wrong output"
+    layer(X)
+    with gnn_backend.enabled(mode="verify"), pytest.raises(VerificationError):
+        layer(X)
+    with config.override(mode="verify"), pytest.raises(VerificationError):
+        layer(X)
+
+
+def test_compiled_accelerated_model_follows_the_blocks(fake):
+    layer = gnn_backend.accelerate(fake.load().Conv().eval())
+    fake.how["fast"] = "wrong output"
+    stock = layer.lin(X)
+    compiled = torch.compile(layer, backend="eager")
+    for _ in range(2):
+        assert not torch.allclose(compiled(X), stock)
+        with gnn_backend.disabled():
+            assert torch.allclose(compiled(X), stock)
 
 
 def test_accelerate_while_enabled_and_undo_after(fake):

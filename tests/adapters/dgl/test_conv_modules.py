@@ -46,6 +46,17 @@ def test_ready_subclass() -> None:
     assert dict(profile.reasons) == {"returns-attention": 1}
 
 
+def test_everything_is_stock_inside_disabled() -> None:
+    layers = make(adapter.GATv2Conv), gnn_backend.accelerate(make())
+    with gnn_backend.profile() as profile:
+        with gnn_backend.disabled():
+            got = [conv(GRAPH, FEAT) for conv in layers]
+        assert not profile.launches and profile.calls == 0
+        [conv(GRAPH, FEAT) for conv in layers]
+        assert sum(profile.launches.values()) >= 2
+    assert all(torch.equal(out, make()(GRAPH, FEAT)) for out in got)
+
+
 @pytest.mark.parametrize("cls", [GATv2Conv, adapter.GATv2Conv], ids=["patched", "subclass"])
 def test_round_trip(cls: type) -> None:
     with gnn_backend.enabled(mode="strict", hosts="dgl"):

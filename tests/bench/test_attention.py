@@ -12,7 +12,8 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from gnn_backend.bench import attention, memory, rivals, stock, timing
+from gnn_backend import memory
+from gnn_backend.bench import attention, rivals, stock, timing
 from gnn_backend.bench.hosts import Shape
 from gnn_backend.cli.app import app
 from gnn_backend.config import override

@@ -68,6 +68,8 @@ class Patch:
     also : tuple of str
         Further places that hold the same object, as ``"module:attribute"``. Module-level names
         that merely re-export a function are found without being listed.
+    shared : bool
+        What several layers of the host rest on: chosen with any of them, unless excluded by name.
     """
 
     host: str
@@ -76,6 +78,7 @@ class Patch:
     layer: str
     replacement: Callable[[Any], Any]
     also: tuple[str, ...] = ()
+    shared: bool = False
 
     @property
     def symbol(self) -> str:
@@ -200,6 +203,8 @@ class Registry:
         symbols = {p.symbol for p in patches if p.host in chosen}
         if include is not None:
             symbols &= _matching("include", include, patches)
+            used = {symbol.partition(".")[0] for symbol in symbols}
+            symbols |= {p.symbol for p in patches if p.shared and p.host in used}
         if exclude is not None:
             symbols -= _matching("exclude", exclude, patches)
         return frozenset(symbols)

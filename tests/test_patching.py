@@ -231,6 +231,26 @@ def test_selection(fake, arguments, fast, doubles):
     assert (p.accelerated == 1) == doubles
 
 
+@pytest.mark.parametrize(
+    ("arguments", "applied"),
+    [
+        ({}, True),
+        ({"include": "Conv"}, True),
+        ({"include": "double"}, True),
+        ({"include": "double", "exclude": "fixed"}, False),
+        ({"exclude": "fixed"}, False),
+        ({"hosts": []}, False),
+    ],
+)
+def test_a_shared_patch_comes_with_any_layer(fake, arguments, applied):
+    known = registry.known()
+    place = next(k for k, patch in enumerate(known) if patch.layer == "fixed")
+    registry._patches[fake.name][place] = dataclasses.replace(known[place], shared=True)
+    with gnn_backend.enabled(**arguments):
+        assert fake.load().Base.fixed(1) == (12 if applied else 2)
+    assert fake.load().Base.fixed(1) == 2
+
+
 def test_second_enable_replaces_the_first(fake):
     gnn_backend.enable(include="Conv")
     gnn_backend.enable(exclude="Conv")

@@ -18,8 +18,8 @@ pytest.importorskip("dgl", reason="DGL is not installed")
 import dgl
 from dgl.nn.pytorch import GATv2Conv
 
-from tests.adapters.dgl.helpers import fused, gradients, make_graph
-from tests.adapters.pyg.helpers import assert_equal, normal
+from tests.adapters.dgl.helpers import fused, make_graph
+from tests.adapters.pyg.helpers import assert_equal, gradients, normal
 from tests.cases.cases import check_module_roundtrip
 
 FEAT = normal(14, 6)

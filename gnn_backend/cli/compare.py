@@ -126,8 +126,11 @@ def _compared(
     device = "cpu" if emulator else settings["device"]
     kind = getattr(torch, settings["dtype"])
     cls = hosts.conv_class(settings["host"], settings["layer"])
-    module = hosts.build_on(cls, shape, device, kind)
-    x = hosts.features(data, shape, device, kind)
+    try:
+        module = hosts.build_on(cls, shape, device, kind)
+        x = hosts.features(data, shape, device, kind)
+    except (RuntimeError, MemoryError) as error:  # no memory for such sizes, above all
+        output.fail(f"cannot build {settings['layer']}: {str(error).splitlines()[0]}")
     if settings["host"] == "dgl" and device == "cuda" and not hosts.dgl_has_cuda():
         return dict(_NOT_COMPARED)
     arguments = hosts.arguments(settings["host"], data.to(device), x)

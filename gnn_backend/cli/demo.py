@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -40,6 +41,9 @@ def demo(
     """
     if not (examples / "data").is_dir():
         output.fail(f"--examples: no example scripts in {examples}; give a checkout's examples/")
+    if device is not None and not re.fullmatch(r"cpu|cuda(:\d+)?", device):
+        output.fail(f"--device: got {device!r}, expected cpu, cuda or cuda:N")
+    output.check_writable("--out", out)
     from gnn_backend.config import get_config
 
     get_config()  # a wrong variable is an error here already, not of the first run

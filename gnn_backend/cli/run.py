@@ -65,6 +65,8 @@ def _execute(target: str, arguments: list[str], module: bool) -> object:
         return stop.code
     except BaseException as error:
         error.__traceback__ = _from_the_script_on(error.__traceback__)
+        if error.__traceback__ is None and isinstance(error, ImportError):  # it never started
+            output.fail(f"can't run {target!r}: {error}")
         sys.excepthook(type(error), error, error.__traceback__)
         return _INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
     return 0

@@ -183,7 +183,11 @@ def test_bad_usage(arguments: list[str], message: str) -> None:
     assert result.exit_code == 2 and message in result.stderr
 
 
-@pytest.mark.parametrize("text", ["{", '{"benchmark": "other"}', "[]"])
+@pytest.mark.parametrize(
+    "text",
+    ["{", '{"benchmark": "other"}', "[]", '{"benchmark": "attention"}',
+     '{"benchmark": "attention", "device": 3, "date": "", "graphs": 3}'],
+)  # fmt: skip
 def test_show_refuses_other_files(tmp_path: Path, text: str) -> None:
     file = tmp_path / "file.json"
     file.write_text(text)

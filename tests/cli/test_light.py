@@ -58,7 +58,13 @@ def test_help(arguments: list[str]) -> None:
         (["demo", "--examples", "nowhere"], "no example scripts"),
         (["bench", "attention", "--device", "tpu"], "expected one of cuda, cpu"),
         (["bench", "attention", "--dtype", "int8"], "expected names among float32"),
+        (["demo", "--device", "nodevice"], "--device: got 'nodevice', expected cpu, cuda or"),
+        (["demo", "--out", "pyproject.toml/out"], "--out: cannot write to pyproject.toml/out"),
+        (["bench", "attention", "--json", "README.md/x.json"], "--json: cannot write to README"),
+        (["bench", "attention", "--json", "tests"], "--json: tests is a folder"),
         (["bench", "show", "missing.json"], "no such file"),
+        (["bench", "show", "examples/data/cora.npz"], "is not JSON"),
+        (["kernels", "--jobs", "-1"], "--jobs"),
     ],
 )
 def test_wrong_arguments(arguments: list[str], message: str) -> None:

@@ -108,8 +108,8 @@ def compare(
     """
     if not isinstance(layer, nn.Module):
         raise invalid("layer", "not a module", type(layer).__name__, "a torch.nn.Module")
-    if repeats < 1:
-        raise invalid("repeats", "too few", repeats, "at least 1")
+    if not isinstance(repeats, int) or repeats < 1:
+        raise invalid("repeats", "not a count", repr(repeats), "an integer, at least 1")
     call = _seeded(layer, args, kwargs, seed)
     with _untouched(layer):
         with bypass():

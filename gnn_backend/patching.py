@@ -196,7 +196,7 @@ class Registry:
         InvalidArgument
             If a host or a layer name is unknown; the message lists those that exist.
         """
-        chosen = set(self.hosts) if hosts is None else _names(hosts)
+        chosen = set(self.hosts) if hosts is None else _names("hosts", hosts)
         for host in chosen - set(self.hosts):
             raise invalid("hosts", "unknown host", repr(host), f"of {', '.join(self.hosts)}")
         patches = self.known()
@@ -381,8 +381,11 @@ class Registry:
         return "not installed"
 
 
-def _names(value: str | Iterable[str]) -> set[str]:
-    return {value} if isinstance(value, str) else set(value)
+def _names(argument: str, value: str | Iterable[str]) -> set[str]:
+    names = [value] if isinstance(value, str) else value
+    if not isinstance(names, Iterable) or any(not isinstance(name, str) for name in names):
+        raise invalid(argument, "no names", repr(value), "a name, or several in a list")
+    return set(names)
 
 
 def _matching(argument: str, names: str | Iterable[str], patches: list[Patch]) -> set[str]:
@@ -390,12 +393,13 @@ def _matching(argument: str, names: str | Iterable[str], patches: list[Patch]) -
     for patch in patches:
         for name in (patch.layer, patch.symbol):
             by_name.setdefault(name, set()).add(patch.symbol)
-    for name in sorted(_names(names) - set(by_name)):
+    chosen = _names(argument, names)
+    for name in sorted(chosen - set(by_name)):
         known = ", ".join(sorted({p.symbol for p in patches})) or "no layer is known"
         close = difflib.get_close_matches(name, by_name, n=1)
         fix = f"Did you mean {close[0]!r}?" if close else ""
         raise invalid(argument, "unknown layer", repr(name), f"names among {known}", fix)
-    return set().union(*(by_name[name] for name in _names(names)))
+    return set().union(*(by_name[name] for name in chosen))
 
 
 def _initializing(module: str) -> bool:

@@ -268,10 +268,14 @@ def test_warmup_compiles_so_that_no_call_waits():
     with gnn_backend.profile() as p:
         gnn_backend.warmup(dims=[4], heads=(1, 2), device="cpu")
     assert sum(p.launches.values()) >= 2 * 2, "forward and backward of each"
-    with pytest.raises(InvalidArgument, match="below 1"):
-        gnn_backend.warmup(dims=0, device="cpu")
-    with pytest.raises(InvalidArgument, match="not floating-point"):
-        gnn_backend.warmup(dtypes=torch.int64, device="cpu")
+    for dims in (0, "64", 4.5):
+        with pytest.raises(InvalidArgument, match="not positive integers"):
+            gnn_backend.warmup(dims=dims, device="cpu")
+    for dtypes in (torch.int64, "float32", None):
+        with pytest.raises(InvalidArgument, match="not floating-point"):
+            gnn_backend.warmup(dtypes=dtypes, device="cpu")
+    with pytest.raises(InvalidArgument, match="got meta, expected cpu or cuda"):
+        gnn_backend.warmup(device="meta")
     with config.override(cpu_target="emulator"), pytest.raises(Unsupported, match="dtype-float64"):
         gnn_backend.warmup(dtypes=[torch.float64], device="cpu")
 

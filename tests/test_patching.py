@@ -269,6 +269,19 @@ def test_unknown_names_are_errors_that_list_the_known(fake):
     assert not gnn_backend.is_enabled()
 
 
+@pytest.mark.parametrize("argument", ["hosts", "include", "exclude"])
+@pytest.mark.parametrize("value", [3, [3], ["Conv", None]])
+def test_what_is_no_name_is_an_error(fake, argument, value):
+    with pytest.raises(InvalidArgument, match=f"{argument}: no names"):
+        gnn_backend.enable(**{argument: value})
+    assert not gnn_backend.is_enabled()
+
+
+def test_names_may_come_from_any_iterable(fake):
+    with gnn_backend.enabled(include={"Conv": 1}.keys(), exclude=("double",)):
+        assert is_fast(fake.load().Conv())
+
+
 def test_absent_host_is_no_error(fake, tmp_path):
     (tmp_path / fake.name / "__init__.py").unlink()
     (tmp_path / fake.name / "conv.py").unlink()

@@ -66,9 +66,8 @@ def _host(host: str) -> dict[str, Any]:
         return {"installed": False, "loads": None, "error": None, "seams": []}
     try:
         hosts.conv_classes(host)
-    except Exception as error:  # whatever the import raises is the finding
-        text = f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
-        return {"installed": True, "loads": False, "error": text, "seams": []}
+    except hosts.HostDoesNotImport as error:
+        return {"installed": True, "loads": False, "error": error.cause, "seams": []}
     return {"installed": True, "loads": True, "error": None, "seams": _seams(host)}
 
 
@@ -151,6 +150,7 @@ def _problem(what: str, fix: str) -> dict[str, str]:
 
 
 def _show(report: dict[str, Any]) -> None:
+    from rich.markup import escape
     from rich.table import Table
 
     console = output.console()
@@ -173,9 +173,8 @@ def _show(report: dict[str, Any]) -> None:
         mark = {True: "ok", False: "failed", None: "skipped"}[result["ok"]]
         console.print(f"{engine}: {mark}, {result['detail']}", highlight=False, markup=False)
     for problem in report["problems"]:
-        console.print(
-            f"[red]problem:[/] {problem['what']}\n  do: {problem['fix']}", highlight=False
-        )
+        what, fix = escape(problem["what"]), escape(problem["fix"])
+        console.print(f"[red]problem:[/] {what}\n  do: {fix}", highlight=False)
     console.print("[green]all well[/]" if report["ok"] else "")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
 
@@ -39,6 +41,13 @@ def test_unknown_hosts_and_layers_are_refused() -> None:
         hosts.conv_class("pyg", "GATv9Conv")
     with pytest.raises(InvalidArgument, match="nn"):
         hosts.build(hosts.conv_class("pyg", "GINConv"), Shape())
+
+
+def test_a_host_that_does_not_import_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch_geometric")
+    monkeypatch.setitem(sys.modules, "torch_geometric.nn.conv", None)
+    with pytest.raises(hosts.HostDoesNotImport, match=r"pyg: installed but.*halted.*doctor"):
+        hosts.conv_class("pyg", "GATv2Conv")
 
 
 def test_resident_step_runs_forward_and_backward() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -62,16 +63,16 @@ def test_failed_compile(invoke: Callable[..., Any], quick: dict[str, Any]) -> No
 
 
 def test_host_that_does_not_import(
-    invoke_json: Callable[..., Any], quick: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken(host: str) -> None:
-        raise ImportError("libmissing.so")
-
+    invoke: Callable[..., Any], invoke_json: Callable[..., Any], quick: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     monkeypatch.setattr("gnn_backend.bench.hosts.installed", lambda host: host == "pyg")
-    monkeypatch.setattr("gnn_backend.bench.hosts.conv_classes", broken)
+    monkeypatch.setitem(sys.modules, "torch_geometric.nn.conv", None)
     report = invoke_json("doctor", exit_code=1)
     assert report["hosts"]["dgl"]["installed"] is False
-    assert ["libmissing.so" in p["what"] for p in report["problems"]] == [True]
+    (problem,) = report["problems"]
+    assert "ModuleNotFoundError: import of torch_geometric.nn.conv halted" in problem["what"]
+    assert problem["fix"] in invoke("doctor").output, "brackets are no markup"
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,11 @@ def enable(
 
 
 def disable() -> None:
-    """Put the hosts' own objects back; nothing of this package runs afterwards."""
+    """Put the hosts' own objects back: the opposite of :func:`enable`.
+
+    Nothing of this package runs afterwards, but for models that :func:`accelerate` changed, and
+    they too run the stock code inside a :func:`disabled` block.
+    """
     registry.switch(None)
 
 
@@ -81,7 +85,10 @@ def enabled(
 
 
 def disabled() -> AbstractContextManager[None]:
-    """Run the stock code inside a ``with`` block and restore the previous state on leaving it."""
+    """Run the stock code inside a ``with`` block and restore the previous state on leaving it.
+
+    Everything is stock there, models that :func:`accelerate` changed included.
+    """
     return registry.scope(None)
 
 
@@ -119,16 +126,19 @@ def warmup(
     Unsupported
         If a combination has no kernel; ``reason`` says why.
     InvalidArgument
-        If a dimension or head count is below 1, or a dtype is not floating-point.
+        If a dimension or head count is no positive integer, a dtype is not floating-point, or the
+        device is neither the CPU nor CUDA.
     """
     place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    if place.type not in ("cpu", "cuda"):
+        raise invalid("device", "no kernels for it", place, "cpu or cuda")
     edge = torch.zeros(2, 1, dtype=torch.long, device=place)
     graph = Graph.from_edge_index(edge, num_src=1, num_dst=1)
     for dtype, dim, head in itertools.product(_several(dtypes), _several(dims), _several(heads)):
-        if not dtype.is_floating_point:
-            raise invalid("dtypes", "not floating-point", dtype, "float32, for example")
-        if dim < 1 or head < 1:
-            raise invalid("dims, heads", "below 1", (dim, head), "positive counts")
+        if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+            raise invalid("dtypes", "not floating-point", dtype, "torch.float32, for example")
+        if any(not isinstance(count, int) or count < 1 for count in (dim, head)):
+            raise invalid("dims, heads", "not positive integers", (dim, head), "counts from 1 on")
         x = torch.zeros(1, head, dim, dtype=dtype, device=place, requires_grad=True)
         att = torch.zeros(head, dim, dtype=dtype, device=place, requires_grad=True)
         with torch.enable_grad():
@@ -137,7 +147,7 @@ def warmup(
 
 
 def _several(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, Iterable) else [value]
+    return [value] if isinstance(value, str) or not isinstance(value, Iterable) else list(value)
 
 
 def _state(mode: str, hosts: Names, include: Names, exclude: Names) -> State:

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import ctypes
 import dataclasses
-import gc
-import re
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from gnn_backend import verify
+from gnn_backend import memory, verify
 from gnn_backend.dispatch import bypass, lenient
 from gnn_backend.errors import invalid
 from gnn_backend.patching import State, registry
@@ -112,8 +108,8 @@ def compare(
     """
     if not isinstance(layer, nn.Module):
         raise invalid("layer", "not a module", type(layer).__name__, "a torch.nn.Module")
-    if repeats < 1:
-        raise invalid("repeats", "too few", repeats, "at least 1")
+    if not isinstance(repeats, int) or repeats < 1:
+        raise invalid("repeats", "not a count", repr(repeats), "an integer, at least 1")
     call = _seeded(layer, args, kwargs, seed)
     with _untouched(layer):
         with bypass():
@@ -229,7 +225,8 @@ _COPIES: dict[str, Callable[[Any], Any]] = {
 
 def _measure(call: Call, repeats: int) -> _Measured:
     run = call()  # compiles, builds the graph's caches
-    peak = _peak(call)
+    on_cuda = any(tensor.is_cuda for tensor in run.outputs.values())
+    peak = memory.cuda_peak_bytes(call) if on_cuda else memory.resident_growth(call)
     times = []
     for _ in range(repeats):
         _synchronize()
@@ -238,38 +235,6 @@ def _measure(call: Call, repeats: int) -> _Measured:
         _synchronize()
         times.append(1e3 * (time.perf_counter() - start))
     return _Measured(run, statistics.median(times), peak)
-
-
-def _peak(call: Call) -> int | None:
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        torch.cuda.synchronize()
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        call()
-        torch.cuda.synchronize()
-        return torch.cuda.max_memory_allocated() - before
-    try:
-        before = _reset_resident_peak()
-    except (OSError, AttributeError):  # no Linux, or /proc is read-only
-        return None
-    call()
-    return max(0, _resident("VmHWM") - before)
-
-
-def _reset_resident_peak() -> int:
-    """Let the kernel measure the peak resident set afresh; return the resident set now."""
-    gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)  # else freed memory would be reused unseen
-    Path("/proc/self/clear_refs").write_text("5")
-    return _resident("VmRSS")
-
-
-def _resident(field: str) -> int:
-    status = Path("/proc/self/status").read_text()
-    match = re.search(rf"^{field}:\s+(\d+) kB", status, re.MULTILINE)
-    if match is None:
-        raise OSError(f"/proc/self/status has no {field}")
-    return 1024 * int(match[1])
 
 
 def _synchronize() -> None:

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import logging
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,15 @@ CHOICES = {
     "cpu_target": ("numba", "emulator"),
     "log": ("debug", "info", "warning", "error"),
 }
+_LANE_ORDERS = "forward, reversed, random or random:SEED"
+
+
+def _home() -> Path:
+    """The home directory, or one that is not there where the user has none."""
+    try:
+        return Path.home()
+    except RuntimeError:  # a container's user without an entry in passwd
+        return Path("/nonexistent")
 
 
 @dataclasses.dataclass
@@ -53,7 +63,7 @@ class Config:
     """
 
     mode: str = "auto"
-    cache_dir: Path = Path.home() / ".cache" / "gnn_backend"
+    cache_dir: Path = _home() / ".cache" / "gnn_backend"
     cpu_target: str = "numba"
     kernel_path: tuple[Path, ...] = ()
     verify_rtol: float = 2e-5
@@ -72,6 +82,9 @@ class Config:
             raise invalid("verify_rtol", "not positive", self.verify_rtol, "a number above 0")
         if self.min_edges < 0:
             raise invalid("min_edges", "negative", self.min_edges, "a count of edges")
+        if not re.fullmatch(r"forward|reversed|random(:\d+)?", self.emulator_lane_order):
+            order = repr(self.emulator_lane_order)
+            raise invalid("emulator_lane_order", "unknown order", order, _LANE_ORDERS)
 
     @classmethod
     def from_environment(cls, env: Mapping[str, str] | None = None) -> Config:
@@ -84,15 +97,17 @@ class Config:
         """
         env = os.environ if env is None else env
         settings: dict[str, Any] = {}
-        for name, parse in _PARSERS.items():
+        for name, (parse, expected) in _VARIABLES.items():
             variable = f"GNN_BACKEND_{name.upper()}"
             if text := env.get(variable, ""):
                 try:
                     settings[name] = parse(text)
                     cls(**{name: settings[name]})
-                except ValueError as error:
-                    raise invalid(variable, str(error).rstrip("."), repr(text),
-                                  "an accepted value") from None  # fmt: skip
+                except (ValueError, RuntimeError):  # RuntimeError: no home directory for a ~
+                    raise invalid(
+                        f"environment variable {variable}", "not accepted", repr(text), expected,
+                        "Correct it, or unset it for the default.",
+                    ) from None  # fmt: skip
         return cls(**settings)
 
 
@@ -104,17 +119,27 @@ def _paths(text: str) -> tuple[Path, ...]:
     return tuple(_path(part) for part in text.split(os.pathsep) if part)
 
 
-_PARSERS: dict[str, Callable[[str], Any]] = {
-    "mode": str,
-    "cache_dir": _path,
-    "cpu_target": str,
-    "kernel_path": _paths,
-    "verify_rtol": float,
-    "min_edges": int,
-    "log": str.lower,
-    "test_data": _path,
-    "emulator_lane_order": str,
-    "emulator_sanitize": lambda text: bool(int(text)),
+def _flag(text: str) -> bool:
+    return ("0", "1").index(text) == 1
+
+
+def _one_of(name: str) -> str:
+    return f"one of {', '.join(CHOICES[name])}"
+
+
+_PATH = "a path; ~ stands for a home directory that exists"
+#: Setting -> how its variable is read, and what is accepted.
+_VARIABLES: dict[str, tuple[Callable[[str], Any], str]] = {
+    "mode": (str, _one_of("mode")),
+    "cache_dir": (_path, _PATH),
+    "cpu_target": (str, _one_of("cpu_target")),
+    "kernel_path": (_paths, f"paths separated by {os.pathsep!r}"),
+    "verify_rtol": (float, "a number above 0"),
+    "min_edges": (int, "a count of edges, 0 or more"),
+    "log": (str.lower, _one_of("log")),
+    "test_data": (_path, _PATH),
+    "emulator_lane_order": (str, _LANE_ORDERS),
+    "emulator_sanitize": (_flag, "0 or 1"),
 }
 
 config = Config.from_environment()

@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 from gnn_backend import verify
+from gnn_backend.config import get_config
 from gnn_backend.errors import (
     InvalidArgument,
     KernelCompileError,
@@ -94,7 +95,8 @@ class Dispatcher:
         original : callable
             The host's function.
         mode : str or None
-            ``auto``, ``strict`` or ``verify``, whatever is enabled; ``None`` follows ``enable``.
+            Of a layer that is accelerated by itself: ``auto``, ``strict`` or ``verify``; ``None``
+            follows ``enable``. See :func:`active_mode`.
         """
         original = stock(original)
         symbol, traced, call = self.symbol, self._traced, self._call
@@ -104,7 +106,7 @@ class Dispatcher:
         def replacement(*args: Any, **kwargs: Any) -> Any:
             if compiling():
                 return traced(original, mode, args, kwargs)
-            current = None if bypasses() else mode or active(symbol)
+            current = None if bypasses() else active(symbol, mode)
             if current is None:
                 return original(*args, **kwargs)
             return call(original, current, args, kwargs)
@@ -113,7 +115,7 @@ class Dispatcher:
 
     def _traced(self, original: Any, mode: str | None, args: Any, kwargs: Any) -> Any:
         """The call as torch.compile sees it: no locks, no counters, no clock, no verification."""
-        current = mode or active_mode(self.symbol)
+        current = active_mode(self.symbol, mode)
         if current is None:
             return original(*args, **kwargs)
         reason = self.eligible(*args, **kwargs)  # type: ignore[operator]
@@ -272,10 +274,21 @@ def _disguised(replacement: Any, original: Callable[..., Any]) -> Any:
     return function
 
 
-def active_mode(symbol: str) -> str | None:
-    """Return the mode that ``enable()`` set for `symbol`, or ``None`` where it is off."""
+def active_mode(symbol: str, own: str | None = None) -> str | None:
+    """Return the mode in force for `symbol`, or ``None`` where the stock code is to run.
+
+    `own` is the mode of a layer that is accelerated by itself. Only a ``disabled()`` block turns
+    such a layer off, and an enclosing ``strict`` or ``verify`` takes the place of its own mode.
+    """
     state = registry.state
-    return state.mode if state is not None and symbol in state.symbols else None
+    enclosing = state.mode if state is not None and symbol in state.symbols else None
+    if own is None:
+        return enclosing
+    if registry.stock_only:
+        return None
+    if enclosing is None or enclosing == "auto":
+        return get_config().mode if own == "auto" else own
+    return enclosing
 
 
 def bypassed() -> bool:

@@ -21,7 +21,12 @@ Model = TypeVar("Model", bound=nn.Module)
 
 
 def accelerate(model: Model, *, mode: str = "auto", undo: bool = False) -> Model:
-    """Accelerate the supported layers of one model, whatever ``enable()`` says.
+    """Accelerate the supported layers of one model, whether or not ``enable()`` was called.
+
+    Inside a ``disabled()`` block they run the stock code like everything else; ``disable()``
+    undoes ``enable()`` alone and leaves them accelerated, as do the choices of layers in
+    ``enable()`` and ``enabled()``. Where a mode other than ``auto`` is enabled, it takes the place
+    of `mode`.
 
     Each such layer becomes an instance of a subclass of its class that differs in ``forward``
     alone: ``isinstance``, the class's name, ``state_dict``, hooks, ``deepcopy`` and pickling work

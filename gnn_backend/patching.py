@@ -68,6 +68,8 @@ class Patch:
     also : tuple of str
         Further places that hold the same object, as ``"module:attribute"``. Module-level names
         that merely re-export a function are found without being listed.
+    shared : bool
+        What several layers of the host rest on: chosen with any of them, unless excluded by name.
     """
 
     host: str
@@ -76,6 +78,7 @@ class Patch:
     layer: str
     replacement: Callable[[Any], Any]
     also: tuple[str, ...] = ()
+    shared: bool = False
 
     @property
     def symbol(self) -> str:
@@ -133,6 +136,8 @@ class Registry:
     def __init__(self, hosts: Iterable[Host] = ()) -> None:
         self.state: State | None = None
         """The state in force; replaced as a whole, so it can be read without the lock."""
+        self.stock_only = False
+        """Whether a :meth:`scope` of None is in force: then nothing at all is accelerated."""
         self._hosts = {host.name: host for host in hosts}
         self._patches: dict[str, list[Patch]] = {}
         self._bindings: dict[tuple[Patch, str, str], list[Binding]] = {}
@@ -191,13 +196,15 @@ class Registry:
         InvalidArgument
             If a host or a layer name is unknown; the message lists those that exist.
         """
-        chosen = set(self.hosts) if hosts is None else _names(hosts)
+        chosen = set(self.hosts) if hosts is None else _names("hosts", hosts)
         for host in chosen - set(self.hosts):
             raise invalid("hosts", "unknown host", repr(host), f"of {', '.join(self.hosts)}")
         patches = self.known()
         symbols = {p.symbol for p in patches if p.host in chosen}
         if include is not None:
             symbols &= _matching("include", include, patches)
+            used = {symbol.partition(".")[0] for symbol in symbols}
+            symbols |= {p.symbol for p in patches if p.shared and p.host in used}
         if exclude is not None:
             symbols -= _matching("exclude", exclude, patches)
         return frozenset(symbols)
@@ -236,7 +243,9 @@ class Registry:
 
     def _update(self) -> None:
         """Make hook and bindings agree with the most recent state. The lock is held."""
-        self.state = max([self._base, *self._frames], key=lambda frame: frame.order).state
+        frame = max([self._base, *self._frames], key=lambda frame: frame.order)
+        self.state = frame.state
+        self.stock_only = frame.state is None and frame is not self._base
         loaded = self._loaded()
         wanted = [p for p in loaded if self.state and p.symbol in self.state.symbols]
         modules = {module for patch in wanted for module, _ in patch.targets}
@@ -372,8 +381,11 @@ class Registry:
         return "not installed"
 
 
-def _names(value: str | Iterable[str]) -> set[str]:
-    return {value} if isinstance(value, str) else set(value)
+def _names(argument: str, value: str | Iterable[str]) -> set[str]:
+    names = [value] if isinstance(value, str) else value
+    if not isinstance(names, Iterable) or any(not isinstance(name, str) for name in names):
+        raise invalid(argument, "no names", repr(value), "a name, or several in a list")
+    return set(names)
 
 
 def _matching(argument: str, names: str | Iterable[str], patches: list[Patch]) -> set[str]:
@@ -381,12 +393,13 @@ def _matching(argument: str, names: str | Iterable[str], patches: list[Patch]) -
     for patch in patches:
         for name in (patch.layer, patch.symbol):
             by_name.setdefault(name, set()).add(patch.symbol)
-    for name in sorted(_names(names) - set(by_name)):
+    chosen = _names(argument, names)
+    for name in sorted(chosen - set(by_name)):
         known = ", ".join(sorted({p.symbol for p in patches})) or "no layer is known"
         close = difflib.get_close_matches(name, by_name, n=1)
         fix = f"Did you mean {close[0]!r}?" if close else ""
         raise invalid(argument, "unknown layer", repr(name), f"names among {known}", fix)
-    return set().union(*(by_name[name] for name in _names(names)))
+    return set().union(*(by_name[name] for name in chosen))
 
 
 def _initializing(module: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 import pickle
@@ -14,7 +15,12 @@ from torch import nn
 
 import gnn_backend
 from gnn_backend import config
-from gnn_backend.errors import InvalidArgument, StrictFallbackError, Unsupported
+from gnn_backend.errors import (
+    InvalidArgument,
+    StrictFallbackError,
+    Unsupported,
+    VerificationError,
+)
 
 X = torch.ones(2, 3)
 
@@ -116,6 +122,64 @@ def test_accelerated_model_and_the_global_switch(fake):
     assert launches(lambda: layer(X)) == 1
 
 
+def test_accelerated_model_inside_disabled(fake):
+    layer = gnn_backend.accelerate(fake.load().Conv().eval())
+    with gnn_backend.disabled(), gnn_backend.profile() as p:
+        layer(X)
+        assert p.calls == 0 and not p.launches
+        with gnn_backend.enabled(hosts=[]):  # the innermost block holds
+            assert launches(lambda: layer(X)) == 1
+        assert launches(lambda: layer(X)) == 0
+        gnn_backend.enable()  # inside a block it is the block's switch
+        assert launches(lambda: layer(X)) == 1
+        gnn_backend.disable()
+        assert launches(lambda: layer(X)) == 0
+    assert launches(lambda: layer(X)) == 1
+    with gnn_backend.disabled():
+        assert gnn_backend.explain(layer, X).accelerated
+        assert gnn_backend.compare(layer, X, repeats=1).accelerated
+
+
+@pytest.mark.parametrize("switch", [gnn_backend.enabled, gnn_backend.enable])
+def test_accelerated_model_inside_another_mode(fake, switch):
+    own = {mode: gnn_backend.accelerate(fake.load().Conv(), mode=mode).double()
+           for mode in ("auto", "strict", "verify")}  # fmt: skip
+    with contextlib.ExitStack() as stack:
+        if (block := switch(mode="strict")) is not None:
+            stack.enter_context(block)
+        for layer in own.values():
+            with pytest.raises(StrictFallbackError):
+                layer(X.double())
+        own["auto"].float()(X)
+    gnn_backend.disable()
+    own["verify"](X.double())
+    with gnn_backend.enabled(mode="auto"), pytest.raises(StrictFallbackError):
+        own["strict"](X.double())
+    with gnn_backend.enabled(mode="strict", exclude="Conv"):
+        own["verify"](X.double())
+
+
+def test_an_enclosing_verify_checks_accelerated_models(fake):
+    layer = gnn_backend.accelerate(fake.load().Conv())
+    fake.how["fast"] = "wrong output"
+    layer(X)
+    with gnn_backend.enabled(mode="verify"), pytest.raises(VerificationError):
+        layer(X)
+    with config.override(mode="verify"), pytest.raises(VerificationError):
+        layer(X)
+
+
+def test_compiled_accelerated_model_follows_the_blocks(fake):
+    layer = gnn_backend.accelerate(fake.load().Conv().eval())
+    fake.how["fast"] = "wrong output"
+    stock = layer.lin(X)
+    compiled = torch.compile(layer, backend="eager")
+    for _ in range(2):
+        assert not torch.allclose(compiled(X), stock)
+        with gnn_backend.disabled():
+            assert torch.allclose(compiled(X), stock)
+
+
 def test_accelerate_while_enabled_and_undo_after(fake):
     with gnn_backend.enabled():
         layer = gnn_backend.accelerate(fake.load().Conv())
@@ -204,9 +268,38 @@ def test_warmup_compiles_so_that_no_call_waits():
     with gnn_backend.profile() as p:
         gnn_backend.warmup(dims=[4], heads=(1, 2), device="cpu")
     assert sum(p.launches.values()) >= 2 * 2, "forward and backward of each"
-    with pytest.raises(InvalidArgument, match="below 1"):
-        gnn_backend.warmup(dims=0, device="cpu")
-    with pytest.raises(InvalidArgument, match="not floating-point"):
-        gnn_backend.warmup(dtypes=torch.int64, device="cpu")
+    for dims in (0, "64", 4.5):
+        with pytest.raises(InvalidArgument, match="not positive integers"):
+            gnn_backend.warmup(dims=dims, device="cpu")
+    for dtypes in (torch.int64, "float32", None):
+        with pytest.raises(InvalidArgument, match="not floating-point"):
+            gnn_backend.warmup(dtypes=dtypes, device="cpu")
+    with pytest.raises(InvalidArgument, match="got meta, expected cpu or cuda"):
+        gnn_backend.warmup(device="meta")
     with config.override(cpu_target="emulator"), pytest.raises(Unsupported, match="dtype-float64"):
         gnn_backend.warmup(dtypes=[torch.float64], device="cpu")
+
+
+PUBLIC_NAMES = """
+import sys
+import gnn_backend
+assert "torch" not in sys.modules
+from gnn_backend.profile import Profile  # binds the submodule's name in the package
+import gnn_backend.compare
+assert isinstance(gnn_backend.profile(), Profile)
+from gnn_backend import *
+assert profile is gnn_backend.profile and compare is gnn_backend.compare
+for name in gnn_backend.__all__:
+    value = getattr(gnn_backend, name)
+    assert value is getattr(gnn_backend.api, name) is globals()[name] and callable(value), name
+    assert name in dir(gnn_backend)
+assert issubclass(gnn_backend.errors.Unsupported, Exception)
+assert not hasattr(gnn_backend, "nothing_like_this")
+"""
+
+
+def test_public_names_come_on_first_use_and_no_submodule_hides_one():
+    done = subprocess.run(
+        [sys.executable, "-c", PUBLIC_NAMES], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr

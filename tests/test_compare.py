@@ -114,7 +114,8 @@ def test_reports(fake):
 def test_bad_arguments(fake):
     with pytest.raises(InvalidArgument, match="function"):
         gnn_backend.compare(lambda x: x, x())
-    with pytest.raises(InvalidArgument, match="repeats"):
-        gnn_backend.compare(fake.load().Conv(), x(), repeats=0)
+    for repeats in (0, "3", 1.5):
+        with pytest.raises(InvalidArgument, match="repeats"):
+            gnn_backend.compare(fake.load().Conv(), x(), repeats=repeats)
     with pytest.raises(TypeError, match="stock: wrong width"):
         gnn_backend.compare(fake.load().Conv(), torch.ones(2, 5))

@@ -47,15 +47,21 @@ def test_defaults_and_environment():
     [
         ("GNN_BACKEND_MODE", "fast", "auto, strict, verify"),
         ("GNN_BACKEND_CPU_TARGET", "gpu", "numba, emulator"),
-        ("GNN_BACKEND_MIN_EDGES", "few", "few"),
-        ("GNN_BACKEND_MIN_EDGES", "-1", "negative"),
-        ("GNN_BACKEND_VERIFY_RTOL", "0", "not positive"),
+        ("GNN_BACKEND_MIN_EDGES", "few", "'few', expected a count"),
+        ("GNN_BACKEND_MIN_EDGES", "-1", "'-1', expected a count"),
+        ("GNN_BACKEND_VERIFY_RTOL", "0", "'0', expected a number above 0"),
+        ("GNN_BACKEND_VERIFY_RTOL", "nan", "'nan', expected a number above 0"),
         ("GNN_BACKEND_LOG", "loud", "debug, info, warning, error"),
+        ("GNN_BACKEND_CACHE_DIR", "~no-such-user-here/kernels", "~no-such-user-here.*a path"),
+        ("GNN_BACKEND_EMULATOR_LANE_ORDER", "random:x", "random:SEED"),
+        ("GNN_BACKEND_EMULATOR_SANITIZE", "yes", "0 or 1"),
+        ("GNN_BACKEND_EMULATOR_SANITIZE", "2", "0 or 1"),
     ],
 )
 def test_bad_variable_is_named(variable, value, message):
-    with pytest.raises(InvalidArgument, match=f"{variable}.*{message}"):
+    with pytest.raises(InvalidArgument, match=f"{variable}.*{message}.*unset it") as caught:
         Config.from_environment({variable: value})
+    assert str(caught.value).count("got ") == 1
 
 
 def test_environment_is_read_at_import():
@@ -63,6 +69,14 @@ def test_environment_is_read_at_import():
     env = {**os.environ, "GNN_BACKEND_MODE": "verify"}
     done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True)
     assert done.stdout.strip() == "verify", done.stderr
+
+
+def test_without_a_home_directory(monkeypatch):
+    def no_home():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", no_home)
+    assert config._home().is_absolute() and not config._home().exists()
 
 
 def test_override_puts_settings_back():

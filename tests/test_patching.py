@@ -231,6 +231,26 @@ def test_selection(fake, arguments, fast, doubles):
     assert (p.accelerated == 1) == doubles
 
 
+@pytest.mark.parametrize(
+    ("arguments", "applied"),
+    [
+        ({}, True),
+        ({"include": "Conv"}, True),
+        ({"include": "double"}, True),
+        ({"include": "double", "exclude": "fixed"}, False),
+        ({"exclude": "fixed"}, False),
+        ({"hosts": []}, False),
+    ],
+)
+def test_a_shared_patch_comes_with_any_layer(fake, arguments, applied):
+    known = registry.known()
+    place = next(k for k, patch in enumerate(known) if patch.layer == "fixed")
+    registry._patches[fake.name][place] = dataclasses.replace(known[place], shared=True)
+    with gnn_backend.enabled(**arguments):
+        assert fake.load().Base.fixed(1) == (12 if applied else 2)
+    assert fake.load().Base.fixed(1) == 2
+
+
 def test_second_enable_replaces_the_first(fake):
     gnn_backend.enable(include="Conv")
     gnn_backend.enable(exclude="Conv")
@@ -247,6 +267,19 @@ def test_unknown_names_are_errors_that_list_the_known(fake):
     with pytest.raises(InvalidArgument, match=r"'fast'.*auto, strict, verify"):
         gnn_backend.enable(mode="fast")
     assert not gnn_backend.is_enabled()
+
+
+@pytest.mark.parametrize("argument", ["hosts", "include", "exclude"])
+@pytest.mark.parametrize("value", [3, [3], ["Conv", None]])
+def test_what_is_no_name_is_an_error(fake, argument, value):
+    with pytest.raises(InvalidArgument, match=f"{argument}: no names"):
+        gnn_backend.enable(**{argument: value})
+    assert not gnn_backend.is_enabled()
+
+
+def test_names_may_come_from_any_iterable(fake):
+    with gnn_backend.enabled(include={"Conv": 1}.keys(), exclude=("double",)):
+        assert is_fast(fake.load().Conv())
 
 
 def test_absent_host_is_no_error(fake, tmp_path):

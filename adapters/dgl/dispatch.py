@@ -29,7 +29,7 @@ class DGLDispatcher(Dispatcher):
 def _dispatch(
     dispatcher: DGLDispatcher, original: Any, mode: str | None, args: Any, kwargs: Any
 ) -> Any:
-    current = None if bypassed() else mode or active_mode(dispatcher.symbol)
+    current = None if bypassed() else active_mode(dispatcher.symbol, mode)
     if current is None:
         return original(*args, **kwargs)
     return dispatcher._call(original, current, args, kwargs)

@@ -26,7 +26,8 @@ PATCHES = [
         "dgl",
         "dgl.heterograph_index",
         "HeteroGraphIndex.get_relation_graph",
-        "GATv2Conv",
+        "relation_graphs",
         sharing_with_parent,
+        shared=True,
     ),
 ]

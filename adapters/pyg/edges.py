@@ -73,6 +73,8 @@ def unsupported_form(edges: Any, *, reverse: bool, self_loops: bool) -> str | No
 def _require_edge_list(edges: Tensor, self_loops: bool) -> None:
     if edges.dim() != 2 or edges.shape[0] != 2:
         raise invalid("edge_index", "wrong shape", tuple(edges.shape), "[2, E]")
+    if self_loops and edges.dtype == torch.bool:  # stock takes it: the added loops are integers
+        return "graph-type"
     if edges.dtype not in (_INDEX_DTYPES if self_loops else _SELECT_DTYPES):
         raise invalid("edge_index", "wrong dtype", edges.dtype, "torch.int32 or torch.int64")
 

@@ -9,21 +9,22 @@ from torch import Tensor  # noqa: F401, named in the declarations below
 from torch_geometric.typing import OptTensor, PairTensor  # noqa: F401
 
 from gnn_backend.adapters.pyg.conv import edgewise_bytes, eligible, fast, static_reason
-from gnn_backend.config import get_config
-from gnn_backend.dispatch import Dispatcher, active_mode
-from gnn_backend.patching import MODES, stock
+from gnn_backend.dispatch import Dispatcher
+from gnn_backend.patching import stock
 
-_SYMBOL = "pyg.GATv2Conv"
-_dispatcher = Dispatcher(_SYMBOL, eligible, fast, saves=edgewise_bytes, static=static_reason)
-_forward = {mode: _dispatcher(stock(torch_geometric.nn.GATv2Conv.forward), mode) for mode in MODES}
+_dispatcher = Dispatcher(
+    "pyg.GATv2Conv", eligible, fast, saves=edgewise_bytes, static=static_reason
+)
+_forward = _dispatcher(stock(torch_geometric.nn.GATv2Conv.forward), "auto")
 
 
 class GATv2Conv(torch_geometric.nn.GATv2Conv):
-    """:class:`torch_geometric.nn.GATv2Conv`, always run on the fused kernels.
+    """:class:`torch_geometric.nn.GATv2Conv`, run on the fused kernels without ``enable()``.
 
     Arguments, parameters and ``state_dict`` are those of the stock class. What has no fused path
     runs the stock code and is counted, exactly as under :func:`gnn_backend.enable`; the mode is
-    the one given there, or else that of ``GNN_BACKEND_MODE``.
+    the one given there, or else that of ``GNN_BACKEND_MODE``. Inside a ``disabled()`` block the
+    stock code runs.
     """
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -32,5 +33,4 @@ class GATv2Conv(torch_geometric.nn.GATv2Conv):
         # bare name, so that this class hides the one of the same name that it extends:
         # edge_updater_type: (x: PairTensor, edge_attr: OptTensor)
         # propagate_type: (x: PairTensor, alpha: Tensor)
-        mode = active_mode(_SYMBOL) or get_config().mode
-        return _forward[mode](self, *args, **kwargs)
+        return _forward(self, *args, **kwargs)

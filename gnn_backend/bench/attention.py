@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gnn_backend.bench import memory, stock, timing, yardstick
+from gnn_backend import memory
+from gnn_backend.bench import stock, timing, yardstick
 from gnn_backend.bench.environment import cpu_report, device_report, versions
 from gnn_backend.bench.hosts import Shape
 from gnn_backend.bench.rivals import turbo_gnn

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from gnn_backend.datasets import GraphData
-from gnn_backend.errors import invalid
+from gnn_backend.errors import GNNBackendError, invalid
 
 HOSTS = ("dgl", "pyg")
 _CONV_MODULES = {"dgl": "dgl.nn.pytorch.conv", "pyg": "torch_geometric.nn.conv"}
@@ -41,9 +41,29 @@ def installed(host: str) -> bool:
     return importlib.util.find_spec(_PACKAGES[host]) is not None
 
 
+class HostDoesNotImport(GNNBackendError):
+    """A host is installed and its import fails; ``cause`` is the error in one line."""
+
+    def __init__(self, host: str, error: Exception) -> None:
+        self.cause = f"{type(error).__name__}: {[*str(error).strip().splitlines(), ''][0]}"
+        super().__init__(
+            f"{host}: installed but does not import; got {self.cause}, expected no error. "
+            "`python -m gnn_backend doctor` says what to install."
+        )
+
+
 def conv_classes(host: str) -> dict[str, type[torch.nn.Module]]:
-    """Public convolution classes of a host by name, in its own order; imports the host."""
-    module = importlib.import_module(_CONV_MODULES[host])
+    """Public convolution classes of a host by name, in its own order; imports the host.
+
+    Raises
+    ------
+    HostDoesNotImport
+        Whatever its import raised.
+    """
+    try:
+        module = importlib.import_module(_CONV_MODULES[host])
+    except Exception as error:  # a broken installation raises anything
+        raise HostDoesNotImport(host, error) from error
     found = ((name, getattr(module, name)) for name in module.__all__)
     return {
         name: item

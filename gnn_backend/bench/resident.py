@@ -19,7 +19,8 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from gnn_backend.bench import hosts, memory, timing
+from gnn_backend import memory
+from gnn_backend.bench import hosts, timing
 from gnn_backend.datasets import GraphData, load, sample_edges, uniform
 from gnn_backend.errors import GNNBackendError
 
@@ -44,9 +45,9 @@ class Request:
 
 @dataclasses.dataclass(frozen=True)
 class Measurement:
-    """Peak resident growth of one forward+backward, and median milliseconds."""
+    """Peak resident growth of one forward+backward (None: not known), and median milliseconds."""
 
-    peak_bytes: int
+    peak_bytes: int | None
     forward_ms: float
     forward_backward_ms: float
 

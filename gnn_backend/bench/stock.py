@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gnn_backend.bench import hosts, memory, resident, timing
+from gnn_backend import memory
+from gnn_backend.bench import hosts, resident, timing
 from gnn_backend.bench.hosts import Shape
 from gnn_backend.datasets import GraphData
 

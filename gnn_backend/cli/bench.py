@@ -49,19 +49,23 @@ def attention(
     repeats: Annotated[int, typer.Option(min=1, help="Samples; the median counts.")] = 7,
 ) -> None:
     """GATv2 attention: the yardstick, this package, stock layers and rivals in one run."""
+    if device is not None:
+        output.check_choice("--device", device, tuple(_DEFAULT_GRAPHS))
+    dtypes = tuple(part.strip() for part in dtype.split(","))
+    if any(name not in _DTYPES for name in dtypes):
+        output.fail(f"--dtype: got {dtype!r}, expected names among {', '.join(_DTYPES)}")
+    if json_file is not None:
+        output.check_writable("--json", json_file.parent)
+        if json_file.is_dir():
+            output.fail(f"--json: {json_file} is a folder, expected the name of a file")
     import torch
 
     from gnn_backend.bench import attention as benchmark
     from gnn_backend.bench.hosts import Shape
 
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    if device not in _DEFAULT_GRAPHS:
-        output.fail(f"--device: got {device!r}, expected cuda or cpu")
     if device == "cuda" and not torch.cuda.is_available():
         output.fail("--device cuda: torch finds no CUDA device; use --device cpu")
-    dtypes = tuple(part.strip() for part in dtype.split(","))
-    if any(name not in _DTYPES for name in dtypes):
-        output.fail(f"--dtype: got {dtype!r}, expected names among {', '.join(_DTYPES)}")
     settings = benchmark.Settings(
         shape=Shape(in_dim, dim, heads),
         device=device,
@@ -70,10 +74,10 @@ def attention(
         force_stock=force_stock,
         check_yardstick=check_yardstick,
     )
-    graphs = [part.strip() for part in (graph or _DEFAULT_GRAPHS[device]).split(",")]
+    names = _DEFAULT_GRAPHS[device] if graph is None else graph
+    graphs = [part.strip() for part in names.split(",")]
     document = benchmark.run(graphs, settings, output.note)
     if json_file is not None:
-        json_file.parent.mkdir(parents=True, exist_ok=True)
         json_file.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
         output.note(f"results in {json_file}")
     _print(document)
@@ -88,11 +92,15 @@ def show(
         output.fail(f"no such file: {file}")
     try:
         document = json.loads(file.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
+    except (OSError, ValueError) as error:  # JSONDecodeError and UnicodeDecodeError are the latter
         output.fail(f"{file} is not JSON: {error}")
     if not isinstance(document, dict) or document.get("benchmark") != "attention":
         output.fail(f"{file} is no result of `bench attention`")
-    _print(document)
+    try:
+        _print(document)
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        what = f"{type(error).__name__}: {error}"
+        output.fail(f"{file} is an incomplete or damaged result of `bench attention` ({what})")
 
 
 def _print(document: dict[str, Any]) -> None:

@@ -18,8 +18,7 @@ def cache(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> None:
     """Show the cache of compiled kernels, or clear it (they are compiled again when needed)."""
-    if action not in _ACTIONS:
-        output.fail(f"cache: got {action!r}, expected {' or '.join(_ACTIONS)}")
+    output.check_choice("ACTION", action, _ACTIONS)
     from gnn_backend.cli.doctor import cache_report
 
     report = cache_report()
@@ -37,8 +36,11 @@ def cache(
 
 def _clear(folder: Path) -> None:
     """Remove what this package put into the cache directory, and nothing else there."""
-    from gnn_backend.cli.doctor import CACHE_PARTS
+    from gnn_backend.runtime.cache import PARTS
 
-    for part in CACHE_PARTS:
+    for part in PARTS:
         if (folder / part).is_dir():
-            shutil.rmtree(folder / part)
+            try:
+                shutil.rmtree(folder / part)
+            except OSError as error:
+                output.fail(f"cannot clear {folder / part}: {error}", output.CHECK_FAILED)

@@ -51,8 +51,11 @@ def compare(
 
     Exit code 1 if an error is above the tolerance of the dtype (that of verify mode).
     """
-    _check_choice("device", device, DEVICES)
-    _check_choice("dtype", dtype, DTYPES)
+    from gnn_backend.patching import registry
+
+    output.check_choice("--host", host, registry.hosts)
+    output.check_choice("--device", device, DEVICES)
+    output.check_choice("--dtype", dtype, DTYPES)
     import torch
 
     from gnn_backend import verify
@@ -123,8 +126,11 @@ def _compared(
     device = "cpu" if emulator else settings["device"]
     kind = getattr(torch, settings["dtype"])
     cls = hosts.conv_class(settings["host"], settings["layer"])
-    module = hosts.build_on(cls, shape, device, kind)
-    x = hosts.features(data, shape, device, kind)
+    try:
+        module = hosts.build_on(cls, shape, device, kind)
+        x = hosts.features(data, shape, device, kind)
+    except (RuntimeError, MemoryError) as error:  # no memory for such sizes, above all
+        output.fail(f"cannot build {settings['layer']}: {str(error).splitlines()[0]}")
     if settings["host"] == "dgl" and device == "cuda" and not hosts.dgl_has_cuda():
         return dict(_NOT_COMPARED)
     arguments = hosts.arguments(settings["host"], data.to(device), x)
@@ -158,11 +164,6 @@ def _measured_apart(
         peak_bytes={k: None if m is None else m.peak_bytes for k, m in sides.items()},
         ms={k: None if m is None else m.forward_backward_ms for k, m in sides.items()},
     )
-
-
-def _check_choice(option: str, got: str, choices: tuple[str, ...]) -> None:
-    if got not in choices:
-        output.fail(f"--{option}: got {got!r}, expected one of {', '.join(choices)}")
 
 
 def _show(document: dict[str, Any]) -> None:

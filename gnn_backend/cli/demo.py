@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -38,11 +39,17 @@ def demo(
     Each run is a process of its own. The DGL script (GATv2 on Cora) trains on the CPU, the PyG
     script (GATv2 on Tolokers) on the GPU if there is one.
     """
+    if not (examples / "data").is_dir():
+        output.fail(f"--examples: no example scripts in {examples}; give a checkout's examples/")
+    if device is not None and not re.fullmatch(r"cpu|cuda(:\d+)?", device):
+        output.fail(f"--device: got {device!r}, expected cpu, cuda or cuda:N")
+    output.check_writable("--out", out)
+    from gnn_backend.config import get_config
+
+    get_config()  # a wrong variable is an error here already, not of the first run
     from gnn_backend.demo import chart, runs
     from gnn_backend.demo.results import table
 
-    if not (examples / "data").is_dir():
-        output.fail(f"--examples: no example scripts in {examples}; give a checkout's examples/")
     settings = runs.Settings(examples, cora_epochs, tolokers_epochs, seed, device, layers)
     results = runs.run(settings, output.note)
     chart.save(results, out / "demo.png")

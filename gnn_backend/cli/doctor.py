@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,10 +11,6 @@ from gnn_backend.cli import output
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-
-#: What this package keeps in the cache directory: GPU machine code, emulator and CPU libraries.
-CACHE_PARTS = ("cubin", "emulator", "numba")
 
 
 def doctor(
@@ -50,26 +44,18 @@ def examine() -> dict[str, Any]:
 def cache_report() -> dict[str, Any]:
     """Where compiled kernels are kept, whether that can be written, and what it holds."""
     from gnn_backend.config import get_config
+    from gnn_backend.runtime.cache import PARTS, writing_problem
 
     folder = get_config().cache_dir
-    files = [p for part in CACHE_PARTS for p in (folder / part).rglob("*") if p.is_file()]
+    parts = [folder / part for part in PARTS]
+    files = [p for part in parts for p in part.rglob("*") if p.is_file()]
+    places = [folder, *(part for part in parts if part.exists())]
     return {
         "path": str(folder),
-        "writable": _writable(folder),
+        "writable": all(writing_problem(place) is None for place in places),
         "files": len(files),
         "bytes": sum(p.stat().st_size for p in files),
     }
-
-
-def _writable(folder: Path) -> bool:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / f".write-test-{os.getpid()}"
-        probe.write_bytes(b"")
-        probe.unlink()
-    except OSError:
-        return False
-    return True
 
 
 def _host(host: str) -> dict[str, Any]:
@@ -80,9 +66,8 @@ def _host(host: str) -> dict[str, Any]:
         return {"installed": False, "loads": None, "error": None, "seams": []}
     try:
         hosts.conv_classes(host)
-    except Exception as error:  # whatever the import raises is the finding
-        text = f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
-        return {"installed": True, "loads": False, "error": text, "seams": []}
+    except hosts.HostDoesNotImport as error:
+        return {"installed": True, "loads": False, "error": error.cause, "seams": []}
     return {"installed": True, "loads": True, "error": None, "seams": _seams(host)}
 
 
@@ -104,7 +89,8 @@ def _problems(report: dict[str, Any]) -> list[dict[str, str]]:
     found = [*_gpu_problems(report), *_host_problems(report["hosts"])]
     if not report["cache"]["writable"]:
         found.append(_problem(
-            f"the cache directory {report['cache']['path']} cannot be written",
+            f"the cache directory {report['cache']['path']} cannot be written; every process "
+            "compiles its kernels anew",
             "set GNN_BACKEND_CACHE_DIR to a directory that you own",
         ))  # fmt: skip
     remedies = {
@@ -164,6 +150,7 @@ def _problem(what: str, fix: str) -> dict[str, str]:
 
 
 def _show(report: dict[str, Any]) -> None:
+    from rich.markup import escape
     from rich.table import Table
 
     console = output.console()
@@ -186,9 +173,8 @@ def _show(report: dict[str, Any]) -> None:
         mark = {True: "ok", False: "failed", None: "skipped"}[result["ok"]]
         console.print(f"{engine}: {mark}, {result['detail']}", highlight=False, markup=False)
     for problem in report["problems"]:
-        console.print(
-            f"[red]problem:[/] {problem['what']}\n  do: {problem['fix']}", highlight=False
-        )
+        what, fix = escape(problem["what"]), escape(problem["fix"])
+        console.print(f"[red]problem:[/] {what}\n  do: {fix}", highlight=False)
     console.print("[green]all well[/]" if report["ok"] else "")
 
 

@@ -29,13 +29,15 @@ def kernels(
         ),
     ] = None,
     only: Annotated[str, typer.Option(help="Only units whose name contains this.")] = "",
-    jobs: Annotated[int, typer.Option(help="Compilations at once; 0: one a core.")] = 0,
+    jobs: Annotated[int, typer.Option(min=0, help="Compilations at once; 0: one a core.")] = 0,
 ) -> None:  # fmt: skip
     """Compile the kernels and list registers, spilled bytes and stack of each.
 
     Works without a GPU; needs CuPy and NVRTC. A kernel that does not compile ends the command.
     """
     archs = _checked_archs(arch)
+    if build is not None:
+        output.check_writable("--build", build)
     units = [unit for unit in every_unit() if only in unit.name]
     if not units:
         output.fail(f"--only: no unit's name contains {only!r}")

@@ -36,14 +36,14 @@ def layers(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON list on stdout.")] = False,
 ) -> None:
     """List the hosts' convolutions: fused, kernels, traced or stock, and why."""
-    import gnn_backend  # noqa: F401 - lets DGL load where its own import fails
+    from gnn_backend.patching import registry
+
+    output.check_choice("--device", device, DEVICES)
+    if host is not None:
+        output.check_choice("--host", host, registry.hosts)
     from gnn_backend.bench import hosts
 
-    if device not in DEVICES:
-        output.fail(f"--device: got {device!r}, expected one of {', '.join(DEVICES)}")
-    if host is not None and host not in hosts.HOSTS:
-        output.fail(f"--host: got {host!r}, expected {' or '.join(hosts.HOSTS)}")
-    names = hosts.HOSTS if host is None else (host,)
+    names = registry.hosts if host is None else (host,)
     rows = [row for name in names if hosts.installed(name) for row in report(name, device)]
     if as_json:
         output.print_json(rows)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
@@ -38,6 +40,23 @@ def fail(message: str, code: int = BAD_USAGE) -> NoReturn:
     """End the command with an error message on standard error."""
     note(f"error: {message}")
     raise SystemExit(code)
+
+
+def check_choice(option: str, got: str, choices: Sequence[str]) -> None:
+    """End the command unless the value of `option` is one of `choices`."""
+    if got not in choices:
+        fail(f"{option}: got {got!r}, expected one of {', '.join(choices)}")
+
+
+def check_writable(option: str, folder: Path) -> None:
+    """End the command unless files can be written to `folder`, which is made if needed.
+
+    Asked before the work, so that no measurement is lost for want of a place.
+    """
+    from gnn_backend.runtime.cache import writing_problem
+
+    if (problem := writing_problem(folder)) is not None:
+        fail(f"{option}: cannot write to {folder} ({problem}); give a folder that you own")
 
 
 def bytes_text(count: int | float | None) -> str:

@@ -38,8 +38,8 @@ def run(
     exit code is kept. Processes that it starts with the "spawn" method run without acceleration
     unless they call gnn_backend.enable() themselves.
     """
-    if mode is not None and mode not in MODES:
-        output.fail(f"--mode: got {mode!r}, expected one of {', '.join(MODES)}")
+    if mode is not None:
+        output.check_choice("--mode", mode, MODES)
     if not module and not Path(target).exists():
         output.fail(f"can't open {target!r}: no such file (a module's name needs -m)")
     from gnn_backend import enabled
@@ -65,6 +65,8 @@ def _execute(target: str, arguments: list[str], module: bool) -> object:
         return stop.code
     except BaseException as error:
         error.__traceback__ = _from_the_script_on(error.__traceback__)
+        if error.__traceback__ is None and isinstance(error, ImportError):  # it never started
+            output.fail(f"can't run {target!r}: {error}")
         sys.excepthook(type(error), error, error.__traceback__)
         return _INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
     return 0

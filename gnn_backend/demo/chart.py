@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,10 +50,12 @@ def _losses(axis: Axes, title: str, stock: dict[str, Any], ours: dict[str, Any])
     axis.legend()
 
 
-def _bars(axis: Axes, title: str, pairs: dict[str, tuple[float, float]]) -> None:
+def _bars(axis: Axes, title: str, pairs: Mapping[str, tuple[float | None, float | None]]) -> None:
     """Horizontal pairs of bars, as shares of stock, each with its own value."""
     for position, values in enumerate(pairs.values()):
         for offset, value, colour in zip((-0.2, 0.2), values, (_STOCK, _OURS), strict=True):
+            if value is None or values[0] is None:
+                continue
             share = value / max(values[0], 1e-9)
             bar = axis.barh(position + offset, share, height=0.36, color=colour)
             axis.bar_label(bar, [f"{value:,.1f}" if value < 100 else f"{value:,.0f}"], padding=3)

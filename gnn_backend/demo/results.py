@@ -18,7 +18,7 @@ class Figures(NamedTuple):
     """Stock's value and ours of what a run costs."""
 
     milliseconds: tuple[float, float]
-    mebibytes: tuple[float, float]
+    mebibytes: tuple[float | None, float | None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Training:
         seconds = [run.result["seconds_per_step"] for run in runs]
         return Figures(
             (seconds[0] * 1e3, seconds[1] * 1e3),
-            (self.stock.peak_bytes / _MIB, self.ours.peak_bytes / _MIB),
+            (_mebibytes(self.stock.peak_bytes), _mebibytes(self.ours.peak_bytes)),
         )
 
 
@@ -51,7 +51,7 @@ class Layer:
     def figures(self) -> Figures:
         return Figures(
             (self.stock.forward_backward_ms, self.ours.forward_backward_ms),
-            (self.stock.peak_bytes / _MIB, self.ours.peak_bytes / _MIB),
+            (_mebibytes(self.stock.peak_bytes), _mebibytes(self.ours.peak_bytes)),
         )
 
 
@@ -139,5 +139,9 @@ def _cost(figures: Figures, which: int) -> tuple[str, str, str]:
     return (
         f"{ms:,.1f} ms" if ms < 1000 else f"{ms / 1000:,.2f} s",
         f"{figures.milliseconds[0] / ms:.1f} x" if which else "",
-        f"{mib:,.0f} MiB" if mib < 1024 else f"{mib / 1024:,.2f} GiB",
+        "-" if mib is None else f"{mib:,.0f} MiB" if mib < 1024 else f"{mib / 1024:,.2f} GiB",
     )
+
+
+def _mebibytes(count: int | None) -> float | None:
+    return None if count is None else count / _MIB

@@ -15,6 +15,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -57,9 +58,10 @@ class Outcome:
     ----------
     result : dict
         The script's own JSON line: losses, accuracy, seconds_per_step, ...
-    peak_bytes : int
+    peak_bytes : int or None
         Memory above the level before training, loading the data included: resident growth on
-        the CPU, torch's allocator on a GPU. An earlier run of one epoch warmed the process up.
+        the CPU (None where the system does not tell it), torch's allocator on a GPU. An earlier
+        run of one epoch warmed the process up.
     accelerated, fallbacks, launches : int
         Calls that ran our kernels, calls that fell back, and kernel launches.
     reasons : dict of str to int
@@ -70,7 +72,7 @@ class Outcome:
     """
 
     result: dict[str, Any]
-    peak_bytes: int
+    peak_bytes: int | None
     accelerated: int
     fallbacks: int
     launches: int
@@ -118,7 +120,7 @@ def train(request: Request) -> Outcome:
 def train_here(request: Request) -> Outcome:
     """Run the request in this process; see :func:`train`."""
     import gnn_backend
-    from gnn_backend.bench import memory
+    from gnn_backend import memory
 
     path = Path(request.script)
     code = load_script(path, request.accelerate)
@@ -127,7 +129,9 @@ def train_here(request: Request) -> Outcome:
 
     results: list[dict[str, Any]] = []
     on_gpu = request.device.startswith("cuda")
-    peak_of = memory.cuda_peak_bytes if on_gpu else memory.resident_growth
+    peak_of: Callable[..., int | None] = memory.resident_growth
+    if on_gpu:
+        peak_of = memory.cuda_peak_bytes
     with gnn_backend.profile() as record:
         peak = peak_of(lambda: results.append(_execute(code, path, arguments)))
     return Outcome(

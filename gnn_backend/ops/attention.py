@@ -156,6 +156,11 @@ def kernel_ready(tensor: Tensor) -> Tensor:
 
 
 def _check(graph: Graph, operands: Mapping[str, Tensor], negative_slope: float) -> None:
+    if not isinstance(graph, Graph):
+        raise invalid("graph", "not a graph", type(graph).__name__, "a gnn_backend.graph.Graph")
+    for name, operand in operands.items():
+        if not isinstance(operand, Tensor):
+            raise invalid(name, "not a tensor", type(operand).__name__, "a torch.Tensor")
     x_src = operands["x_src"]
     if x_src.dim() != 3:
         raise invalid("x_src", "wrong shape", tuple(x_src.shape), "[num_src, heads, dim]")

@@ -1,7 +1,7 @@
 """NVRTC: a unit becomes a cubin, with the compiler's report of registers, spills and stack.
 
-Works without a GPU. Cubins are kept in ``config.cache_dir / "cubin"`` under the hash of their
-whole text; ``config.kernel_path`` adds folders of cubins built elsewhere.
+Works without a GPU. Cubins are kept in the part ``"cubin"`` of the cache (``cache.py``) under the
+hash of their whole text; ``config.kernel_path`` adds folders of cubins built elsewhere.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from filelock import FileLock
 
 from gnn_backend.config import get_config
 from gnn_backend.errors import KernelCompileError, Unsupported
+from gnn_backend.runtime.cache import writable_folder
 from gnn_backend.runtime.instances import Unit, headers
 
 _FUNCTION = re.compile(r"Compiling entry function '(\w+)' for '(\w+)'")
@@ -83,7 +84,7 @@ def cubin(unit: Unit, arch: str) -> bytes:
         file = Path(folder) / name
         if file.is_file():
             return file.read_bytes()
-    cache.mkdir(parents=True, exist_ok=True)
+    cache = writable_folder("cubin")
     with FileLock(str(cache / f"{name}.lock")):
         file = cache / name
         if not file.is_file():

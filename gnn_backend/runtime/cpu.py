@@ -174,7 +174,7 @@ def softmax_forward(
     InvalidArgument
         The operands' dtypes differ.
     KernelCompileError
-        The kernel does not compile, or the cache folder cannot be written.
+        The kernel does not compile, or there is no folder to write it to.
     """
     call = _Call(functor, graph, operands, scalars)
     rows, dtype = graph.num_dst, operands[call.module.VALUE].dtype
@@ -225,7 +225,7 @@ def softmax_backward(
     InvalidArgument
         An unknown name in ``needs``, or operands of different dtypes.
     KernelCompileError
-        A kernel does not compile, or the cache folder cannot be written.
+        A kernel does not compile, or there is no folder to write it to.
     """
     unknown = needs - set(operands)
     if unknown:

@@ -17,6 +17,7 @@ import re
 import sys
 import tempfile
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -30,6 +31,7 @@ from numba import types
 from gnn_backend.config import config
 from gnn_backend.errors import KernelCompileError, invalid
 from gnn_backend.runtime import cpu_memory, cpu_vector
+from gnn_backend.runtime.cache import writable_folder
 
 TEMPLATES = Path(__file__).parent / "numba_templates"
 FUNCTOR = "functor"
@@ -57,6 +59,7 @@ if hasattr(os, "register_at_fork"):  # else a child could inherit the locks of a
     )
 _modules: dict[tuple[Any, Path], ModuleType] = {}
 _kernels: dict[tuple[str, str], Any] = {}  # they own the machine code
+_functions: dict[tuple[str, str, tuple[Any, ...]], Any] = {}
 
 
 @dataclass(frozen=True)
@@ -126,23 +129,16 @@ def _write_once(text: str, stem: str) -> Path:
     libraries = [Path(m.__file__ or "").read_text() for m in (cpu_memory, cpu_vector)]
     meaning = "\n".join([text, *libraries, str(cpu_vector.VECTOR_BYTES)])
     digest = hashlib.sha256(meaning.encode()).hexdigest()[:16]
-    folder = config.cache_dir / "numba"
+    folder = writable_folder("numba")  # even a file that is there: its machine code lies beside it
     path = folder / f"{stem}_{digest}.py"
     if path.exists():
         return path
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with FileLock(str(folder / "write.lock")):
-            if not path.exists():
-                handle, temporary = tempfile.mkstemp(dir=folder, suffix=".tmp")
-                with os.fdopen(handle, "w", encoding="utf-8") as file:
-                    file.write(text)
-                Path(temporary).replace(path)
-    except OSError as error:
-        raise KernelCompileError(
-            f"cannot keep compiled CPU kernels in {folder}: {error}; "
-            "set GNN_BACKEND_CACHE_DIR to a folder that can be written"
-        ) from error
+    with FileLock(str(folder / "write.lock")):
+        if not path.exists():
+            handle, temporary = tempfile.mkstemp(dir=folder, suffix=".tmp")
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                file.write(text)
+            Path(temporary).replace(path)
     return path
 
 
@@ -164,7 +160,7 @@ def softmax_module(functor: Path, variant: Variant) -> ModuleType:
     Raises
     ------
     KernelCompileError
-        The cache folder cannot be written.
+        There is no folder to write to.
     """
     key = (str(functor), variant)
     module = _modules.get((key, config.cache_dir))
@@ -186,27 +182,70 @@ def kernel_address(module: ModuleType, name: str) -> int:
     kernel = _kernels.get(key)
     if kernel is None:
         signature = types.void(types.int64, types.int64)
-        with _lock, FileLock(str(Path(module.__file__ or "").with_suffix(".lock"))):
-            try:
-                options = {"cache": True, "nopython": True, **module.OPTIONS}
-                kernel = numba.cfunc(signature, **options)(getattr(module, name))
-            except numba.errors.NumbaError as error:
-                raise KernelCompileError(
-                    f"the CPU kernel {name} does not compile", str(error)
-                ) from error
+        options = {"cache": True, "nopython": True, **module.OPTIONS}
+        function = getattr(module, name)
+        with _lock, _one_process(module):
+            kernel = _compile(name, lambda: numba.cfunc(signature, **options)(function))
         _kernels[key] = kernel
     return int(kernel.address or 0)
 
 
+def compiled(stem: str, name: str, signature: tuple[Any, ...]) -> Any:
+    """Return a function of a template that stands alone, ready for arguments of these types.
+
+    Left to its first call, Numba would compile it where it likes: unlocked, so that two processes
+    can give two signatures one file of machine code, and on the caller's stack.
+
+    Raises
+    ------
+    KernelCompileError
+        The function does not compile, or there is no folder to write to.
+    """
+    key = (stem, name, signature)
+    function = _functions.get(key)
+    if function is None:
+        with _lock:
+            module = _modules.get((stem, config.cache_dir))
+            if module is None:
+                module = _import((TEMPLATES / f"{stem}.py").read_text("utf-8"), stem, stem)
+            function = getattr(module, name)
+            with _one_process(module):
+                _compile(name, lambda: function.compile(signature))
+        _functions[key] = function
+    return function
+
+
 def run_blocks(parallel: bool) -> Any:
     """The compiled loop over blocks: (kernel address, number of blocks, arguments' address)."""
-    key = ("launch", parallel)
-    module = _modules.get((key, config.cache_dir))
     name = "run_parallel" if parallel else "run_serial"
-    if module is None:
-        with _lock:
-            text = (TEMPLATES / "launch.py").read_text(encoding="utf-8")
-            module = _import(text, "launch", key)
-            with FileLock(str(Path(module.__file__ or "").with_suffix(".lock"))):
-                getattr(module, name).compile((types.int64,) * 3)
-    return getattr(module, name)
+    return compiled("launch", name, (types.int64,) * 3)
+
+
+def _one_process(module: ModuleType) -> FileLock:
+    return FileLock(str(Path(module.__file__ or "").with_suffix(".lock")))
+
+
+def _compile(name: str, work: Callable[[], Any]) -> Any:
+    """Run a compilation in a thread of its own, and return its result.
+
+    Numba leaves exceptions behind in reference cycles, and an exception holds the frames that
+    called it. On the caller's thread these would be the user's: the tensors of the first steps
+    would stay in memory until the next garbage collection.
+    """
+    done: list[Any] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            done.append(work())
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run, name="gnn_backend-compile")
+    thread.start()
+    thread.join()
+    if errors and isinstance(errors[0], numba.errors.NumbaError):
+        raise KernelCompileError(f"the CPU kernel {name} does not compile", str(errors[0]))
+    if errors:
+        raise errors.pop()  # popped, or this frame and the exception would hold each other
+    return done[0]

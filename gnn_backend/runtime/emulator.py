@@ -1,7 +1,7 @@
 """Runs CUDA kernels on the host: g++ and fibers, for machines (and CI) without a GPU.
 
 A translation unit is compiled once for each combination of its text, the text of every header in
-``kernels/``, the compiler and the flags, into ``config.cache_dir/emulator``. How the kernels run is
+``kernels/``, the compiler and the flags, into the cache (``cache.py``). How the kernels run is
 described in ``kernels/emulator/cuda_host.h``.
 """
 
@@ -24,6 +24,7 @@ from filelock import FileLock
 
 from gnn_backend.config import get_config
 from gnn_backend.errors import GNNBackendError, KernelCompileError, Unsupported, invalid
+from gnn_backend.runtime.cache import writable_folder
 
 KERNELS = (Path(__file__).resolve().parent.parent / "kernels").resolve()
 LANE_ORDERS = ("forward", "reversed", "random")
@@ -172,10 +173,10 @@ def _load(source: str, sanitize: bool, cache_dir: Path) -> ctypes.CDLL:
     flags = (*_FLAGS, *(_SANITIZER_FLAGS if sanitize else _PLAIN_FLAGS))
     version = _compiler_version(find_compiler())
     key = "\0".join([source, headers_digest(), platform.machine(), version, *flags])
-    folder = cache_dir / "emulator"
-    folder.mkdir(parents=True, exist_ok=True)
-    target = folder / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.so"
+    name = f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.so"
+    target = cache_dir / "emulator" / name
     if not target.exists():
+        target = writable_folder("emulator") / name
         with FileLock(f"{target}.lock"):
             if not target.exists():
                 _compile(source, target, flags)

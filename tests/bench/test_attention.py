@@ -12,7 +12,8 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from gnn_backend.bench import attention, memory, rivals, stock, timing
+from gnn_backend import memory
+from gnn_backend.bench import attention, rivals, stock, timing
 from gnn_backend.bench.hosts import Shape
 from gnn_backend.cli.app import app
 from gnn_backend.config import override
@@ -172,7 +173,7 @@ def test_turbo_gnn_where_it_is_installed(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["attention", "--device", "tpu"], "expected cuda or cpu"),
+        (["attention", "--device", "tpu"], "expected one of cuda, cpu"),
         (["attention", "--dtype", "int4"], "expected names among"),
         (["show", "missing.json"], "no such file"),
     ],
@@ -182,7 +183,11 @@ def test_bad_usage(arguments: list[str], message: str) -> None:
     assert result.exit_code == 2 and message in result.stderr
 
 
-@pytest.mark.parametrize("text", ["{", '{"benchmark": "other"}', "[]"])
+@pytest.mark.parametrize(
+    "text",
+    ["{", '{"benchmark": "other"}', "[]", '{"benchmark": "attention"}',
+     '{"benchmark": "attention", "device": 3, "date": "", "graphs": 3}'],
+)  # fmt: skip
 def test_show_refuses_other_files(tmp_path: Path, text: str) -> None:
     file = tmp_path / "file.json"
     file.write_text(text)

@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
 
-from gnn_backend.bench import hosts, memory, resident, timing
+from gnn_backend.bench import hosts, resident, timing
 from gnn_backend.bench.hosts import Shape
 from gnn_backend.datasets import GraphData, uniform
 from gnn_backend.errors import InvalidArgument
-
-MIB = 2**20
-
-
-def test_resident_growth_sees_an_allocation_that_is_freed_again() -> None:
-    def call() -> None:
-        torch.ones(64 * MIB // 4)
-
-    assert 60 * MIB <= memory.resident_growth(call) <= 90 * MIB
-    assert memory.resident_growth(lambda: None) <= 4 * MIB
-
-
-def test_available_memory_is_known_here() -> None:
-    available = memory.available_bytes("cpu")
-    assert available is not None and available > MIB
 
 
 def test_eager_time_is_the_median_and_not_the_first_call() -> None:
@@ -54,6 +41,13 @@ def test_unknown_hosts_and_layers_are_refused() -> None:
         hosts.conv_class("pyg", "GATv9Conv")
     with pytest.raises(InvalidArgument, match="nn"):
         hosts.build(hosts.conv_class("pyg", "GINConv"), Shape())
+
+
+def test_a_host_that_does_not_import_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch_geometric")
+    monkeypatch.setitem(sys.modules, "torch_geometric.nn.conv", None)
+    with pytest.raises(hosts.HostDoesNotImport, match=r"pyg: installed but.*halted.*doctor"):
+        hosts.conv_class("pyg", "GATv2Conv")
 
 
 def test_resident_step_runs_forward_and_backward() -> None:

@@ -98,10 +98,11 @@ def test_stock_in_another_precision_is_no_judge() -> None:
     [
         ("--graph", "missing.npz", "no such file"),
         ("--layer", "NoSuchConv", "NoSuchConv"),
-        ("--host", "jax", "unknown"),
+        ("--host", "jax", "expected one of dgl, pyg"),
         ("--device", "tpu", "expected one of cpu, cuda, emulator"),
         ("--dtype", "int8", "expected one of float32"),
         ("--device", "cuda", "no CUDA device"),
+        ("--dim", "1000000000000", "cannot build GATv2Conv"),
     ],
 )
 def test_bad_usage(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,15 @@ def test_unwritable_cache(
     assert "cannot be written" in problem["what"] and "GNN_BACKEND_CACHE_DIR" in problem["fix"]
 
 
+def test_cache_with_an_unwritable_part(tmp_path: Path) -> None:
+    (tmp_path / "numba").write_text("in the way")
+    with override(cache_dir=tmp_path):
+        assert doctor.cache_report()["writable"] is False
+    (tmp_path / "numba").unlink()
+    with override(cache_dir=tmp_path):
+        assert doctor.cache_report()["writable"] is True
+
+
 def test_failed_compile(invoke: Callable[..., Any], quick: dict[str, Any]) -> None:
     quick["numba"] = {"ok": False, "seconds": 0.0, "detail": "ImportError: no tbb"}
     result = invoke("doctor")
@@ -53,16 +63,16 @@ def test_failed_compile(invoke: Callable[..., Any], quick: dict[str, Any]) -> No
 
 
 def test_host_that_does_not_import(
-    invoke_json: Callable[..., Any], quick: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken(host: str) -> None:
-        raise ImportError("libmissing.so")
-
+    invoke: Callable[..., Any], invoke_json: Callable[..., Any], quick: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     monkeypatch.setattr("gnn_backend.bench.hosts.installed", lambda host: host == "pyg")
-    monkeypatch.setattr("gnn_backend.bench.hosts.conv_classes", broken)
+    monkeypatch.setitem(sys.modules, "torch_geometric.nn.conv", None)
     report = invoke_json("doctor", exit_code=1)
     assert report["hosts"]["dgl"]["installed"] is False
-    assert ["libmissing.so" in p["what"] for p in report["problems"]] == [True]
+    (problem,) = report["problems"]
+    assert "ModuleNotFoundError: import of torch_geometric.nn.conv halted" in problem["what"]
+    assert problem["fix"] in invoke("doctor").output, "brackets are no markup"
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.cli.helpers import command
@@ -91,6 +92,32 @@ def test_strict_mode_reaches_the_layers(tmp_path: Path) -> None:
     done = command("run", "--mode", "strict", "edges.py", cwd=tmp_path)
     assert done.returncode == 1
     assert "StrictFallbackError" in done.stderr and "edge-features" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["folder"], "can't find '__main__'"),
+        (["data.npz"], "can't find '__main__'"),
+        (["-m", "no_such_module_here"], "No module named"),
+    ],
+)
+def test_what_is_no_script_is_one_line(tmp_path: Path, arguments: list[str], why: str) -> None:
+    (tmp_path / "folder").mkdir()
+    np.savez(tmp_path / "data.npz", x=np.zeros(1))
+    done = command("run", *arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"error: can't run '{arguments[-1]}': {why}")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_errors_of_syntax_and_imports_are_the_scripts_own(tmp_path: Path) -> None:
+    (tmp_path / "syntax.py").write_text("x = (\n")
+    (tmp_path / "imports.py").write_text("import no_such_module_here\n")
+    for name, message in (("syntax.py", "SyntaxError"), ("imports.py", "ModuleNotFoundError")):
+        done = command("run", name, cwd=tmp_path)
+        assert done.returncode == 1
+        assert message in done.stderr and name in done.stderr and "runpy" not in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 from pathlib import Path
 
@@ -73,6 +74,15 @@ def test_table_lists_every_difference_reason_and_missing_host(results: Results) 
     missing = next(line for line in text.splitlines() if "DGL, Cora" in line)
     assert "missing" in missing and "pip install" in missing
     assert "'gnn_backend[dgl]'" in text
+
+
+def test_memory_that_is_not_known(results: Results, tmp_path: Path) -> None:
+    (layer,) = results.layers
+    unknown = dataclasses.replace(layer.stock, peak_bytes=None)
+    results.layers = [dataclasses.replace(layer, stock=unknown)]
+    assert "60.0 ms" in rendered(results) and "512 MiB" not in rendered(results)
+    chart.save(results, tmp_path / "chart.png")
+    assert (tmp_path / "chart.png").stat().st_size > 10_000
 
 
 def test_chart_is_a_png(results: Results, tmp_path: Path) -> None:

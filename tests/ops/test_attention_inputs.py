@@ -163,3 +163,11 @@ def test_refusing_leaves_the_numba_target_usable(emulator: None) -> None:
     refusal(7, torch.float64)
     with config.override(cpu_target="numba"):
         assert attention(problem(1, 7, torch.float64)).dtype == torch.float64
+
+
+@pytest.mark.parametrize(("name", "value"), [("graph", None), ("x_src", None), ("att", [[1.0]])])
+def test_what_is_no_graph_or_tensor_is_named(name: str, value: object) -> None:
+    p = problem(1, 4)
+    arguments = {"graph": p.graph, **p.operands, name: value}
+    with pytest.raises(InvalidArgument, match=f"{name}: not a"):
+        gatv2_attention(**arguments)

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import subprocess
 import sys
+import types
+import weakref
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from filelock import FileLock, Timeout
+from numba import types as numba_types
 
 import gnn_backend.config
 from gnn_backend.errors import KernelCompileError
@@ -129,9 +135,53 @@ def test_a_kernel_that_does_not_compile_says_why(cache, tmp_path):
     assert "broken" in caught.value.log or "No match" in caught.value.log
 
 
-def test_a_cache_folder_that_cannot_be_written_is_named(monkeypatch, tmp_path):
-    blocker = tmp_path / "file"
-    blocker.write_text("in the way")
-    monkeypatch.setattr(gnn_backend.config.config, "cache_dir", blocker)
-    with pytest.raises(KernelCompileError, match="GNN_BACKEND_CACHE_DIR"):
-        cpu_module.softmax_module(cpu_module.functor_path("gatv2"), FLOAT32)
+class Step:
+    """Stands for the tensors of a training step."""
+
+
+def test_compiling_keeps_nothing_of_the_caller(cache, monkeypatch):
+    """Numba keeps errors of typing in cycles, of which ones the order of its sets decides."""
+
+    def keep_an_error(kernel):
+        try:
+            raise TypeError("no such overload")
+        except TypeError as error:
+            kept = error  # its traceback holds this frame
+        return types.SimpleNamespace(address=1, kept=kept.args)
+
+    def step():
+        held = Step()
+        assert cpu_module.kernel_address(module, "stats") == 1
+        return weakref.ref(held)
+
+    module = cpu_module.softmax_module(cpu_module.functor_path("gatv2"), FLOAT32)
+    monkeypatch.setattr(cpu_module, "_kernels", {})
+    monkeypatch.setattr(cpu_module.numba, "cfunc", lambda *_, **__: keep_an_error)
+    gc.disable()
+    try:
+        assert step()() is None, "a frame of the compilation keeps those that called it"
+    finally:
+        gc.enable()
+
+
+EXPAND = (numba_types.Array(numba_types.int64, 1, "C"),) * 2
+
+
+def test_functions_are_compiled_by_one_process_into_the_cache(cache, monkeypatch):
+    """Numba itself may give the machine code of two signatures one name, and mix them for good."""
+    held = []
+
+    def compile_while_locked(name, work):
+        (lock,) = (cache / "numba").glob("counting_sort_*.lock")
+        with pytest.raises(Timeout), FileLock(str(lock), timeout=0, is_singleton=False):
+            pass
+        held.append(name)
+        return work()
+
+    monkeypatch.setattr(cpu_module, "_functions", {})
+    monkeypatch.setattr(cpu_module, "_compile", compile_while_locked)
+    rows = np.empty(3, np.int64)
+    for _ in range(2):
+        cpu_module.compiled("counting_sort", "expand", EXPAND)(np.array([0, 1, 3]), rows)
+    assert rows.tolist() == [0, 1, 1] and held == ["expand"]
+    assert list((cache / "numba" / "__pycache__").glob("counting_sort_*.nbi"))

@@ -16,4 +16,6 @@ A functor is a file with
 
 All work lane by lane on vectors (``runtime.cpu_vector``); ``scalars[i]`` is the functor's i-th
 number, of at most four.
+
+``launch.py`` and ``counting_sort.py`` stand alone: ``cpu_module.compiled`` compiles one function.
 """

@@ -1,4 +1,4 @@
-"""Small DGL graphs of every kind, and runs of a layer with all gradients."""
+"""Small DGL graphs of every kind, and checks of what ran."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 import gnn_backend
 from gnn_backend.profile import Profile
-from tests.adapters.pyg.helpers import edges, normal
+from tests.adapters.pyg.helpers import edges
 
 KINDS = ("homogeneous", "batched", "square-slice", "slice", "block")
 
@@ -40,22 +40,6 @@ def make_graph(kind: str, *, covered: bool = False, idtype: torch.dtype = torch.
     counts = {"user": num_src, "item": 9}
     relations = {("user", "sees", end): pairs, ("item", "knows", "user"): other}
     return dgl.heterograph(relations, counts)["sees"]
-
-
-def gradients(conv: torch.nn.Module, graph: Any, feat: Any, seed: int = 3) -> dict[str, Any]:
-    """Output and every gradient, for a seeded normal cotangent and seeded dropout."""
-    parts = feat if type(feat) is tuple else (feat,)
-    leaves = [part.detach().clone().requires_grad_() for part in parts]
-    torch.manual_seed(seed)
-    out = conv(graph, tuple(leaves) if type(feat) is tuple else leaves[0])
-    names = [f"feat{k}" for k in range(len(leaves))] + [n for n, _ in conv.named_parameters()]
-    found = torch.autograd.grad(
-        out,
-        [*leaves, *conv.parameters()],
-        normal(*out.shape, seed=7, dtype=out.dtype),
-        allow_unused=True,
-    )
-    return {"out": out.detach(), **dict(zip(names, found, strict=True))}
 
 
 def random_number_after(conv: torch.nn.Module, graph: Any, feat: Any) -> Tensor:

@@ -13,8 +13,8 @@ pytest.importorskip("dgl", reason="DGL is not installed")
 import dgl
 from dgl.nn.pytorch import GATv2Conv
 
-from tests.adapters.dgl.helpers import KINDS, fused, gradients, make_graph, random_number_after
-from tests.adapters.pyg.helpers import assert_equal, normal, pairwise
+from tests.adapters.dgl.helpers import KINDS, fused, make_graph, random_number_after
+from tests.adapters.pyg.helpers import assert_equal, gradients, normal, pairwise
 
 WIDTH = 6
 CHOICES: dict[str, list[Any]] = {

@@ -18,8 +18,8 @@ pytest.importorskip("dgl", reason="DGL is not installed")
 import dgl
 from dgl.nn.pytorch import GATv2Conv
 
-from tests.adapters.dgl.helpers import fused, gradients, make_graph
-from tests.adapters.pyg.helpers import assert_equal, normal
+from tests.adapters.dgl.helpers import fused, make_graph
+from tests.adapters.pyg.helpers import assert_equal, gradients, normal
 from tests.cases.cases import check_module_roundtrip
 
 FEAT = normal(14, 6)
@@ -44,6 +44,17 @@ def test_ready_subclass() -> None:
     with gnn_backend.profile() as profile:
         conv(GRAPH, FEAT, get_attention=True)
     assert dict(profile.reasons) == {"returns-attention": 1}
+
+
+def test_everything_is_stock_inside_disabled() -> None:
+    layers = make(adapter.GATv2Conv), gnn_backend.accelerate(make())
+    with gnn_backend.profile() as profile:
+        with gnn_backend.disabled():
+            got = [conv(GRAPH, FEAT) for conv in layers]
+        assert not profile.launches and profile.calls == 0
+        [conv(GRAPH, FEAT) for conv in layers]
+        assert sum(profile.launches.values()) >= 2
+    assert all(torch.equal(out, make()(GRAPH, FEAT)) for out in got)
 
 
 @pytest.mark.parametrize("cls", [GATv2Conv, adapter.GATv2Conv], ids=["patched", "subclass"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import gc
 import pickle
 import threading
@@ -15,6 +16,7 @@ import torch
 
 import gnn_backend
 from gnn_backend.errors import Unsupported
+from gnn_backend.patching import registry
 
 pytest.importorskip("dgl", reason="DGL is not installed")
 import dgl
@@ -213,6 +215,18 @@ def test_slices_share_their_parents_entry_while_enabled() -> None:
         assert graph_of(alone["_E"]) is graph_of(alone)
     assert vars(HeteroGraphIndex)["get_relation_graph"] is original
     assert graph_of(hg["r"]) is not first
+
+
+def test_sharing_belongs_to_no_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another layer of DGL, without GATv2Conv, has it as well."""
+    patches = [p for p in registry.known() if p.host == "dgl"]
+    layer = next(p for p in patches if p.layer == "GATv2Conv")
+    other = dataclasses.replace(layer, layer="GATConv", attribute="GATConv.forward",
+                                module="dgl.nn.pytorch.conv.gatconv")  # fmt: skip
+    monkeypatch.setitem(registry._patches, "dgl", [*patches, other])
+    with gnn_backend.enabled(hosts="dgl", include="GATConv"):
+        hg = relations()
+        assert graph_of(hg["r"]) is graph_of(hg["r"])
 
 
 def test_slices_follow_their_parent() -> None:

@@ -33,18 +33,32 @@ def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Te
     return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
 
 
-def gradients(conv: torch.nn.Module, x: Any, *args: Any, **kwargs: Any) -> dict[str, Tensor | None]:
-    """Output and every gradient, for a seeded normal cotangent."""
-    leaves = [part.detach().clone().requires_grad_() for part in (x if type(x) is tuple else (x,))]
-    out = conv(tuple(leaves) if type(x) is tuple else leaves[0], *args, **kwargs)
-    names = [f"x{k}" for k in range(len(leaves))] + [n for n, _ in conv.named_parameters()]
+def gradients(module: torch.nn.Module, *inputs: Any, seed: int = 3) -> dict[str, Tensor | None]:
+    """Output and every gradient of a layer of any host, with seeded dropout and cotangent.
+
+    Floating-point inputs, in tuples too, are differentiated; graphs and edges are passed on.
+    """
+    leaves: dict[str, Tensor] = {}
+
+    def leaf(name: str, value: Any) -> Any:
+        if type(value) is tuple:
+            return tuple(leaf(f"{name}.{k}", part) for k, part in enumerate(value))
+        if not isinstance(value, Tensor) or value.is_sparse or not value.is_floating_point():
+            return value
+        leaves[name] = value.detach().clone().requires_grad_()
+        return leaves[name]
+
+    arguments = [leaf(f"input{k}", value) for k, value in enumerate(inputs)]
+    torch.manual_seed(seed)
+    out = module(*arguments)
+    wanted = leaves | dict(module.named_parameters())
     found = torch.autograd.grad(
         out,
-        [*leaves, *conv.parameters()],
+        list(wanted.values()),
         normal(*out.shape, seed=7, dtype=out.dtype),
         allow_unused=True,
     )
-    return {"out": out.detach(), **dict(zip(names, found, strict=True))}
+    return {"out": out.detach(), **dict(zip(wanted, found, strict=True))}
 
 
 def assert_equal(got: Mapping[str, Tensor | None], want: Mapping[str, Tensor | None]) -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import gnn_backend
-from tests.adapters.pyg.helpers import edges, normal
+from tests.adapters.pyg.helpers import edges, falls_back, normal
 
 pytest.importorskip("torch_geometric")
 from torch_geometric import EdgeIndex
@@ -113,6 +113,13 @@ def test_stock_error(name: str) -> None:
     with gnn_backend.enabled(), pytest.raises(type(stock.value)) as ours:
         conv(*arguments)
     assert str(ours.value) == str(stock.value)
+
+
+def test_bool_ids_run_the_stock_layer_where_it_takes_them() -> None:
+    conv, edge_index = layer(), ids([0, 1, 1], [1, 0, 1]).bool()
+    want = conv(X, edge_index)
+    with falls_back("graph-type"):
+        assert torch.equal(conv(X, edge_index), want)
 
 
 @pytest.mark.parametrize("mode", ["strict", "verify"])

@@ -72,6 +72,17 @@ def test_ready_class_falls_back_and_follows_the_mode() -> None:
     assert profile.accelerated == 1
 
 
+def test_everything_is_stock_inside_disabled() -> None:
+    layers = ready(), gnn_backend.accelerate(stock())
+    with gnn_backend.profile() as profile:
+        with gnn_backend.disabled():
+            got = [conv(X, EDGES) for conv in layers]
+        assert not profile.launches and profile.calls == 0
+        [conv(X, EDGES) for conv in layers]
+        assert sum(profile.launches.values()) >= 2
+    assert all(torch.equal(out, stock()(X, EDGES)) for out in got)
+
+
 @pytest.mark.parametrize("arguments", ARGUMENTS)
 def test_roundtrip_of_ready_and_stock(arguments: dict[str, Any]) -> None:
     check_module_roundtrip(

@@ -6,8 +6,6 @@ import contextlib
 import ctypes
 import gc
 import os
-import resource
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -36,19 +34,25 @@ def cuda_peak_bytes(call: Callable[[], Any], base: int | None = None) -> int:
     return torch.cuda.max_memory_allocated() - base
 
 
-def resident_growth(call: Callable[[], Any]) -> int:
+def resident_growth(call: Callable[[], Any]) -> int | None:
     """How far the process's resident memory rose above its present size while ``call`` ran.
 
     Memory that was freed before is handed back to the system first, as far as the C library can,
     for it would be used again without a trace. A fresh process gives the cleanest figure.
+
+    Returns
+    -------
+    int or None
+        Bytes; None where the system does not tell the peak of a stretch of time: outside of
+        Linux, and where ``/proc`` cannot be written. The call is made all the same.
     """
     gc.collect()
     with contextlib.suppress(OSError, AttributeError):  # only glibc has it
         ctypes.CDLL(None).malloc_trim(0)
-    _reset_resident_peak()
-    before = _resident_bytes()
+    before = _status_bytes("VmRSS") if _reset_resident_peak() else None
     call()
-    return max(0, _resident_peak_bytes() - before)
+    peak = None if before is None else _status_bytes("VmHWM")
+    return None if before is None or peak is None else max(0, peak - before)
 
 
 def available_bytes(device: torch.device | str) -> int | None:
@@ -58,32 +62,22 @@ def available_bytes(device: torch.device | str) -> int | None:
         return torch.cuda.mem_get_info()[0] + unused
     try:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError):
+    except (AttributeError, ValueError, OSError):
         return None
 
 
-def _reset_resident_peak() -> None:
-    with contextlib.suppress(OSError):  # not Linux, or not allowed: the whole process's peak
+def _reset_resident_peak() -> bool:
+    """Let the system measure the peak resident set afresh; False where it does not."""
+    try:
         _RESET_PEAK.write_text("5")
-
-
-def _resident_bytes() -> int:
-    return _status_bytes("VmRSS") or _maxrss_bytes()
-
-
-def _resident_peak_bytes() -> int:
-    return _status_bytes("VmHWM") or _maxrss_bytes()
+    except OSError:
+        return False
+    return True
 
 
 def _status_bytes(key: str) -> int | None:
-    if not _STATUS.exists():
-        return None
-    for line in _STATUS.read_text().splitlines():
-        if line.startswith(key + ":"):
-            return int(line.split()[1]) * 1024
+    with contextlib.suppress(OSError):
+        for line in _STATUS.read_text().splitlines():
+            if line.startswith(key + ":"):
+                return int(line.split()[1]) * 1024
     return None
-
-
-def _maxrss_bytes() -> int:
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024

@@ -1,0 +1,76 @@
+"""Edges grouped by one end and cut into tasks: what a launch over them needs to point at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from gnn_backend.graph import CSR, Graph, Splits
+from gnn_backend.graph.graph import Direction
+from gnn_backend.runtime import selection
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of a CSR, cut into tasks.
+
+    Attributes
+    ----------
+    csr : CSR
+        ``indices`` may be empty where no operand is read at the other end.
+    splits : Splits
+    num_rows, num_edges : int
+    """
+
+    csr: CSR
+    splits: Splits
+    num_rows: int
+    num_edges: int
+
+    @cached_property
+    def edge_ids(self) -> int:
+        """Address of the edge ids, 0 if edges are numbered by their place."""
+        ids = self.csr.edge_ids
+        return 0 if ids is None else ids.data_ptr()
+
+    @property
+    def wide(self) -> bool:
+        """Whether edge ids are 64-bit."""
+        return self.csr.indptr.dtype == torch.int64
+
+    @property
+    def edge_dtype(self) -> torch.dtype:
+        """Of edge ids, in and out."""
+        return torch.int64 if self.wide else torch.int32
+
+    @cached_property
+    def heavy_degrees(self) -> Tensor:
+        """Edges of each split row, float64."""
+        degrees = self.csr.indptr.diff()[self.splits.heavy_rows.long()]
+        return degrees.double()
+
+    @property
+    def num_heavy(self) -> int:
+        return self.splits.heavy_rows.numel()
+
+    @cached_property
+    def split_tasks(self) -> Tensor:
+        """The tasks of split rows alone, int32 [num_slots, 4]; no device-to-host copy."""
+        tasks = self.splits.tasks
+        order = torch.argsort((tasks[:, 1] < 0).to(torch.int8), stable=True)
+        return tasks[order[: self.splits.num_slots]].contiguous()
+
+
+def rows_of(graph: Graph, direction: Direction) -> Rows:
+    """The rows of one direction, from the graph's cache."""
+    chunk = selection.chunk_for(graph.num_edges)
+    key = ("rows", direction, chunk)
+    rows = graph.plans.get(key)
+    if rows is None:
+        count = graph.num_dst if direction == "dst" else graph.num_src
+        splits = graph.splits(direction, chunk)
+        rows = graph.plans[key] = Rows(graph.csr(direction), splits, count, graph.num_edges)
+    return rows

@@ -52,10 +52,20 @@ template <class L> struct Assigned {
         exists = index < num_tasks;
         task = Task{0, 0, -1, 0};
         if (exists) task = load_task(tasks, index);
+        find_longest();
+    }
+    __device__ __forceinline__ void find_longest() {
         longest = task.count;
         #pragma unroll
         for (int o = L::GROUP; o < WARP; o <<= 1)
             longest = max(longest, __shfl_xor_sync(ALL_LANES, longest, o));
+    }
+    // The same, without edges where `keep` is false. Every lane of the warp takes part.
+    __device__ __forceinline__ Assigned only(bool keep) const {
+        Assigned kept = *this;
+        if (!keep) kept.task.count = 0;
+        kept.find_longest();
+        return kept;
     }
 };
 

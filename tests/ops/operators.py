@@ -197,3 +197,37 @@ def check_gsddmm(
     want = combine(op, left, right)
     close(out, want.squeeze(-1) if scalars else want, lhs.dtype, factor)
     return out
+
+
+def softmax_oracle(edges: Tensor, rows: int, logits: Tensor, by: int) -> Tensor:
+    """Softmax over the edges that share ``edges[by]``, in the dtype of the logits."""
+    index = edges[by].view(-1, *(1,) * (logits.dim() - 1)).expand_as(logits)
+    top = logits.new_full((rows, *logits.shape[1:]), -torch.inf)
+    top = top.scatter_reduce(0, index, logits.detach(), "amax")
+    weights = (logits - top.gather(0, index)).exp()
+    total = torch.zeros_like(top).scatter_add(0, index, weights)
+    return weights / total.gather(0, index)
+
+
+def check_edge_softmax(
+    graph: Graph, edges: Tensor, logits: Tensor, grad: Tensor, norm_by: str, factor: float = 1.0
+) -> tuple[Tensor, Tensor]:
+    """Run both passes and compare them with torch's autograd in float64."""
+    from gnn_backend.ops.edge_softmax import edge_softmax, edge_softmax_backward
+
+    out = edge_softmax(graph, logits, norm_by)
+    rows, by = (graph.num_dst, 1) if norm_by == "dst" else (graph.num_src, 0)
+    leaf = logits.double().requires_grad_()
+    want = softmax_oracle(edges, rows, leaf, by)
+    close(out, want.detach(), logits.dtype, 2 * factor)
+    # The gradient of the rounded output, as stock computes it.
+    rounded, g = out.double(), grad.double()
+    index = edges[by].view(-1, *(1,) * (logits.dim() - 1)).expand_as(logits)
+    sums = rounded.new_zeros(rows, *logits.shape[1:]).scatter_add(0, index, rounded * g)
+    expected = rounded * g - rounded * sums.gather(0, index)
+    found = edge_softmax_backward(graph, out, grad, norm_by)
+    close(found, expected, logits.dtype, 4 * factor)
+    if logits.dtype == torch.float64:
+        (exact,) = torch.autograd.grad(want, leaf, g)
+        close(found, exact, logits.dtype, 8 * factor)
+    return out, found

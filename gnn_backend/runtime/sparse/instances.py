@@ -114,3 +114,26 @@ def dot_unit(dtype: str, heads: Heads, targets: tuple[str, str], wide: bool) -> 
     body = f"sddmm_dot<Layout, {_targets(targets)}, {id_type(wide)}, {depth}>"
     text = f'#include "sddmm.cuh"\nusing Layout = {heads.cuda(dtype)};\n'
     return Unit(name, (name,), text + entry(name, "SddmmArgs", BLOCK, body))
+
+
+PASSES = {"forward": "SoftmaxStats", "backward": "ProductStats"}
+
+
+@lru_cache(maxsize=512)
+def edge_softmax_unit(dtype: str, columns: Columns, wide: bool) -> Unit:
+    """Softmax over the edges of a row: ``<unit>_{forward,backward}{,_merge,_finish}``."""
+    name = f"edge_softmax_{dtype}_{columns.name}{'_wide' if wide else ''}"
+    text = f'#include "edge_softmax.cuh"\nusing Layout = {columns.cuda(dtype)};\n'
+    entries = []
+    for which, stats in PASSES.items():
+        depth = depth_for(columns, 1 if which == "forward" else 2)
+        kind = f"gnnb::{stats}<Layout::C>"
+        arguments = f"{kind}, Layout, {id_type(wide)}, {depth}"
+        for suffix in ("", "_finish"):
+            entries.append(f"{name}_{which}{suffix}")
+            body = f"edge_softmax{suffix}<{arguments}>"
+            text += entry(entries[-1], "EdgeSoftmaxArgs", BLOCK, body)
+        entries.append(f"{name}_{which}_merge")
+        body = f"edge_softmax_merge<{kind}, Layout::C>"
+        text += entry(entries[-1], "EdgeSoftmaxMergeArgs", REDUCE_BLOCK, body)
+    return Unit(name, tuple(entries), text)

@@ -16,6 +16,7 @@ struct ReduceMergeArgs {
     const int* heavy_ptr;
     const double* divisor;           // [heavy rows] edges, for means; else null
     i64 width;
+    i64 nothing;                     // the argument where nothing won
     const void* partial;             // [slots, width] of C
     const int* partial_source;
     const void* partial_edge;        // of Id
@@ -74,10 +75,10 @@ __device__ __forceinline__ void reduce_merge(const ReduceMergeArgs& args) {
             if constexpr (ARGUMENTS) {
                 const i64 from = (i64)winner * args.width + column;
                 if (args.arg_source != nullptr)
-                    args.arg_source[to] = winner < 0 ? 0 : args.partial_source[from];
+                    args.arg_source[to] = winner < 0 ? (int)args.nothing : args.partial_source[from];
                 if (args.arg_edge != nullptr)
                     static_cast<Id*>(args.arg_edge)[to] =
-                        winner < 0 ? (Id)0 : static_cast<const Id*>(args.partial_edge)[from];
+                        winner < 0 ? (Id)args.nothing : static_cast<const Id*>(args.partial_edge)[from];
             }
         }
         __syncthreads();

@@ -23,6 +23,7 @@ struct SpmmArgs {
     Table lhs, rhs;                  // rows of sources; rows of edges
     i64 width, dim;                  // columns of the result; columns a value of HEAD access
     i64 mean;                        // divide sums by the number of edges
+    i64 nothing;                     // the argument where nothing won
     void* out;                       // [rows, width] of T
     int* arg_source;                 // [rows, width], or null
     void* arg_edge;                  // [rows, width] of Id, or null
@@ -31,7 +32,7 @@ struct SpmmArgs {
     void* partial_edge;
 };
 
-// What won each column: source and edge, 0 where nothing did.
+// What won each column: source and edge.
 template <class L, typename Id, class R>
 __device__ __forceinline__ void store_arguments(
     const SpmmArgs& args, const Place<L>& at, const Task& task, const R& state) {
@@ -43,7 +44,8 @@ __device__ __forceinline__ void store_arguments(
         int source[L::VALUES];
         #pragma unroll
         for (int v = 0; v < L::VALUES; v++)
-            source[v] = state.where[v] == NOWHERE ? 0 : __ldg(args.indices + task.begin + state.where[v]);
+            source[v] = state.where[v] == NOWHERE ? (int)args.nothing
+                : __ldg(args.indices + task.begin + state.where[v]);
         store_plain<L, int>(sources, at, row, source);
     }
     if (edges != nullptr) {
@@ -52,7 +54,7 @@ __device__ __forceinline__ void store_arguments(
         #pragma unroll
         for (int v = 0; v < L::VALUES; v++) {
             const i64 position = task.begin + state.where[v];
-            edge[v] = state.where[v] == NOWHERE ? 0
+            edge[v] = state.where[v] == NOWHERE ? (Id)args.nothing
                 : ids == nullptr ? (Id)position : __ldg(ids + position);
         }
         store_plain<L, Id>(edges, at, row, edge);

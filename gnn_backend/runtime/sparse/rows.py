@@ -8,8 +8,11 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from gnn_backend.errors import invalid
 from gnn_backend.graph import CSR, Graph, Splits
+from gnn_backend.graph.build import index_dtype
 from gnn_backend.graph.graph import Direction
+from gnn_backend.graph.splits import count_splits, make_splits
 from gnn_backend.runtime import selection
 
 
@@ -74,3 +77,40 @@ def rows_of(graph: Graph, direction: Direction) -> Rows:
         splits = graph.splits(direction, chunk)
         rows = graph.plans[key] = Rows(graph.csr(direction), splits, count, graph.num_edges)
     return rows
+
+
+def rows_between(offsets: Tensor, num_edges: int, edge_ids: Tensor | None = None) -> Rows:
+    """Rows that hold the entries ``offsets[i] .. offsets[i + 1]`` of a list; nothing is cached.
+
+    Sizing the tasks takes a device-to-host copy.
+
+    Parameters
+    ----------
+    offsets : int32 or int64 [rows + 1]
+        Ascending.
+    num_edges : int
+        Length of the list.
+    edge_ids : int32 or int64 [num_edges], optional
+        What stands at each place of the list; by default the place itself.
+
+    Raises
+    ------
+    InvalidArgument
+        ``offsets`` are not ascending, leave the list, or, with ``edge_ids``, leave out a part.
+    """
+    indptr = offsets.to(index_dtype(num_edges)).contiguous()
+    chunk = selection.chunk_for(num_edges)
+    degrees = offsets.diff()
+    bounds = torch.stack([offsets[0].long(), offsets[-1].long()])
+    least = degrees.min().long()[None] if degrees.numel() else bounds.new_zeros(1)
+    sizes = count_splits(indptr.diff(), (chunk,))[0]
+    first, last, smallest, *counts = torch.cat([bounds, least, sizes]).tolist()
+    partial = edge_ids is not None and (first, last) != (0, num_edges)
+    if first < 0 or last > num_edges or smallest < 0 or partial:
+        raise invalid("offsets", "not the bounds of segments",
+                      f"first {first}, last {last}, smallest step {smallest}",
+                      f"ascending, within 0 to {num_edges}")  # fmt: skip
+    if edge_ids is not None:
+        edge_ids = edge_ids.to(indptr.dtype).contiguous()
+    csr = CSR(indptr, indptr.new_empty(0, dtype=torch.int32), edge_ids)
+    return Rows(csr, make_splits(indptr, chunk, *counts), degrees.numel(), num_edges)

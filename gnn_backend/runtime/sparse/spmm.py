@@ -16,8 +16,8 @@ from gnn_backend.runtime.sparse.instances import REDUCE_BLOCK, reduce_merge_unit
 from gnn_backend.runtime.sparse.layout import NAMES, Columns, Heads, columns_for
 from gnn_backend.runtime.sparse.rows import Rows
 
-SPMM_ARGS = struct.Struct("<19q")  # SpmmArgs in kernels/spmm.cuh
-REDUCE_MERGE_ARGS = struct.Struct("<10q")  # ReduceMergeArgs in kernels/reduce_merge.cuh
+SPMM_ARGS = struct.Struct("<20q")  # SpmmArgs in kernels/spmm.cuh
+REDUCE_MERGE_ARGS = struct.Struct("<11q")  # ReduceMergeArgs in kernels/reduce_merge.cuh
 WARPS = BLOCK // WARP
 
 
@@ -67,6 +67,7 @@ def spmm(
     width: int,
     dim: int,
     arguments: bool,
+    nothing: int = 0,
 ) -> Result:
     """Reduce ``op(lhs, rhs)`` over the edges of every row.
 
@@ -83,6 +84,8 @@ def spmm(
         Columns of the result, columns that share a value of ``head`` access.
     arguments : bool
         Also give the winners of an extreme.
+    nothing : int
+        The argument where nothing won.
 
     Returns
     -------
@@ -108,13 +111,14 @@ def spmm(
         width,
         dim,
         reduce == "mean",
+        nothing,
         *job.whole.words,
         *job.partial.words,
     )
     blocks = grid(rows.splits.num_tasks, columns, width)
     engine.launch(unit, unit.name + suffix, blocks, BLOCK, args)
     if rows.num_heavy:
-        job.merge(reduce_merge_unit(name, rows.wide), kind + suffix, reduce == "mean")
+        job.merge(reduce_merge_unit(name, rows.wide), kind + suffix, reduce == "mean", nothing)
     return job.result
 
 
@@ -148,13 +152,14 @@ class _Job:
         self.whole = _Target(rows.num_rows, width, like.dtype, ids, like, source, edge)
         self.partial = _Target(slots, width, wide, ids, like, source, edge)
 
-    def merge(self, unit: Unit, which: str, mean: bool) -> None:
+    def merge(self, unit: Unit, which: str, mean: bool, nothing: int) -> None:
         splits = self.rows.splits
         args = REDUCE_MERGE_ARGS.pack(
             splits.heavy_rows.data_ptr(),
             splits.heavy_ptr.data_ptr(),
             self.rows.heavy_degrees.data_ptr() if mean else 0,
             self.width,
+            nothing,
             *self.partial.words,
             *self.whole.words,
         )

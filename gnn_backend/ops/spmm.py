@@ -69,8 +69,9 @@ def gspmm(
 
     Notes
     -----
-    Among equal messages the first edge in the caller's order wins; with ``reverse`` the first in
-    the order of destinations, then of the caller. A NaN never wins against a
+    Among equal messages the first edge of the row wins: the first in the caller's order, or as
+    the rows given to ``Graph.from_csr`` have them; with ``reverse`` in the order of destinations
+    first. A NaN never wins against a
     number. Where nothing is above -inf (below +inf for min) the result is that infinity and the
     arguments are 0: rows without edges, and rows of nothing but infinities or NaN. A graph
     without edges gives zeros. Rows without edges are 0 for sum and mean. Equal inputs give equal

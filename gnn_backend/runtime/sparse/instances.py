@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
 
 from gnn_backend.runtime.instances import BLOCK, Unit
 from gnn_backend.runtime.instances import _entry as entry
-from gnn_backend.runtime.sparse.layout import TYPES, Columns, Heads, blocks_for, depth_for
+from gnn_backend.runtime.sparse.layout import (
+    TYPES,
+    Columns,
+    Heads,
+    blocks_for,
+    columns_for,
+    depth_for,
+    heads_for,
+)
 
 REDUCE_BLOCK = 256  # threads of a merge block (kernels/reduce_merge.cuh)
 OPERATORS = {
@@ -137,3 +146,35 @@ def edge_softmax_unit(dtype: str, columns: Columns, wide: bool) -> Unit:
         body = f"edge_softmax_merge<{kind}, Layout::C>"
         text += entry(entries[-1], "EdgeSoftmaxMergeArgs", REDUCE_BLOCK, body)
     return Unit(name, tuple(entries), text)
+
+
+_FAST_WIDTH = 128  # columns; the fast layout of a dtype is the same from 512 bytes on
+_FAST_DIM = 64  # columns of a head
+
+
+def fast_units() -> list[Unit]:
+    """What the fast paths use at rows of 128 columns, and edge softmax of a few heads.
+
+    The product of operators, reductions, layouts and dtypes has no end worth listing: other units
+    are made when they are asked for.
+    """
+    return list(dict.fromkeys(unit for dtype in TYPES for unit in _fast_units(dtype)))
+
+
+def _fast_units(dtype: str) -> Iterator[Unit]:
+    width, node, edge, both = _FAST_WIDTH, ("row", "none"), ("none", "row"), ("row", "row")
+    scaled = ("row", "head")
+    for reduce in REDUCTIONS:
+        for op, accesses in (("copy_lhs", node), ("copy_rhs", edge), ("mul", scaled),
+                             ("mul", both), ("add", both)):  # fmt: skip
+            columns = columns_for(dtype, width, accesses, _FAST_DIM)
+            yield spmm_unit(op, reduce, dtype, columns, accesses, False)
+    for op in ("add", "sub", "mul"):
+        for right in "ve":
+            columns = columns_for(dtype, width, both, 1)
+            yield sddmm_unit(op, dtype, columns, both, ("u", right), False)
+    for heads in (1, 2, 4, 8):
+        layout = heads_for(dtype, heads, width // heads)
+        yield from (dot_unit(dtype, layout, ("u", right), False) for right in "ve")
+        yield edge_softmax_unit(dtype, columns_for(dtype, heads, ("row",), 1), False)
+    yield reduce_merge_unit(dtype, False)

@@ -7,6 +7,7 @@ from functools import lru_cache
 
 from gnn_backend.runtime.instances import BLOCK, Unit
 from gnn_backend.runtime.instances import _entry as entry
+from gnn_backend.runtime.selection import DTYPE_TYPES
 from gnn_backend.runtime.sparse.layout import (
     TYPES,
     Columns,
@@ -153,12 +154,12 @@ _FAST_DIM = 64  # columns of a head
 
 
 def fast_units() -> list[Unit]:
-    """What the fast paths use at rows of 128 columns, and edge softmax of a few heads.
+    """What the fast paths use at rows of 128 columns, and edge softmax of a few heads; not float64.
 
     The product of operators, reductions, layouts and dtypes has no end worth listing: other units
     are made when they are asked for.
     """
-    return list(dict.fromkeys(unit for dtype in TYPES for unit in _fast_units(dtype)))
+    return list(dict.fromkeys(unit for dtype in DTYPE_TYPES for unit in _fast_units(dtype)))
 
 
 def _fast_units(dtype: str) -> Iterator[Unit]:

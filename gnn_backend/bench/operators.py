@@ -153,13 +153,14 @@ def _cases(graph: Graph, kind: torch.dtype, settings: Settings) -> Iterator[Case
     edges, size = graph.num_edges, kind.itemsize
     rows = heads * dim * size
     node_rows = graph.num_dst * rows
+    edge_id = 0 if graph.by_dst.edge_ids is None else 4
     x = draw(graph.num_src, heads, dim)
 
     def reduces(name: str, op: str, reduce: str, e: Tensor | None, arguments: bool = True) -> Case:
         def call() -> Any:
             return gspmm(graph, op, reduce, x, e, arguments=arguments)
 
-        ids = 4 + (0 if e is None else 4)
+        ids = 4 + (0 if e is None else edge_id)
         values = 0 if e is None else e[0].numel() * size
         return Case(name, call, "g1", edges * (ids + rows + values) + node_rows, node_rows)
 
@@ -172,15 +173,15 @@ def _cases(graph: Graph, kind: torch.dtype, settings: Settings) -> Iterator[Case
     y = draw(graph.num_dst, heads, dim)
     each = heads * size
     yield Case("u_add_v", lambda: gsddmm(graph, "add", x, y), "bytes",
-               edges * (8 + 2 * rows) + node_rows, edges * rows)  # fmt: skip
+               edges * (4 + edge_id + 2 * rows) + node_rows, edges * rows)  # fmt: skip
     yield Case("u_dot_v", lambda: gsddmm(graph, "dot", x, y), "bytes",
-               edges * (8 + rows + each) + node_rows, edges * each)  # fmt: skip
+               edges * (4 + edge_id + rows + each) + node_rows, edges * each)  # fmt: skip
     logits = draw(edges, heads)
     yield Case("edge_softmax", lambda: edge_softmax(graph, logits), "bytes",
-               edges * (4 + 2 * each), edges * each)  # fmt: skip
+               edges * (edge_id + 2 * each), edges * each)  # fmt: skip
     out = edge_softmax(graph, logits)
     yield Case("edge_softmax_backward", lambda: edge_softmax_backward(graph, out, logits),
-               "bytes", edges * (4 + 3 * each), edges * each)  # fmt: skip
+               "bytes", edges * (edge_id + 3 * each), edges * each)  # fmt: skip
 
 
 def _measured(

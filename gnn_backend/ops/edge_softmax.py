@@ -84,5 +84,5 @@ def _run(graph: Graph, value: Tensor, grad: Tensor | None, norm_by: str, weighte
     size = flat[0].shape[1] * value.element_size()
     if size >= MAX_ROW_BYTES:
         raise invalid("logits", "rows too wide", f"{size} bytes", f"below {MAX_ROW_BYTES}")
-    rows = rows_of(graph, "dst" if norm_by == "dst" else "src")
+    rows = rows_of(graph, "dst" if norm_by == "dst" else "src", size)
     return runtime.edge_softmax(engine, rows, *flat, weighted=weighted).view(value.shape)

@@ -87,7 +87,8 @@ def gsddmm(
         shape, width, dim = pattern.shape, pattern.width, pattern.dim
     if graph.num_edges * width == 0:
         return first.new_empty(graph.num_edges, *shape)
-    out = sddmm(engine, rows_of(graph, "dst"), op, a, b, targets, width, dim)
+    rows = rows_of(graph, "dst", max(a.row_bytes, b.row_bytes))
+    out = sddmm(engine, rows, op, a, b, targets, width, dim)
     return out.view(graph.num_edges, *shape)
 
 

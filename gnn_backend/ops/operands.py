@@ -68,7 +68,7 @@ def as_operands(
 
 def check_row_bytes(operand: Operand) -> None:
     """Refuse rows that a 32-bit stride does not cross."""
-    size = operand.words[2]
+    size = operand.row_bytes
     if size >= MAX_ROW_BYTES:
         raise invalid("operands", "rows too wide", f"{size} bytes", f"below {MAX_ROW_BYTES}")
 

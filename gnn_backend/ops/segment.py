@@ -51,7 +51,7 @@ def segment_reduce(op: str, x: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor 
     if offsets.numel() == 0:
         raise invalid("offsets", "empty", 0, "segments + 1 values")
     sparse_engine(x.device, x.dtype)  # refuses before anything waits for the device
-    rows = rows_between(offsets, x.shape[0])
+    rows = rows_between(offsets, x.shape[0], _row_bytes(x))
     result = _reduce(rows, op, x)
     shape = (rows.num_rows, *x.shape[1:])
     arg = None if result.arg_edge is None else result.arg_edge.to(offsets.dtype).view(shape)
@@ -111,14 +111,18 @@ def scatter_add(x: Tensor, index: Tensor, num_rows: int) -> Tensor:
     _check_integers("index", index)
     sparse_engine(x.device, x.dtype)
     indptr, _, order = group_cuda(index, index, num_rows)
-    rows = _rows_by(index, indptr, order)
+    rows = _rows_by(index, indptr, order, _row_bytes(x))
     return _reduce(rows, "sum", x).out.view(num_rows, *x.shape[1:])
 
 
-def _rows_by(index: Tensor, indptr: Tensor, order: Tensor) -> Rows:
+def _row_bytes(x: Tensor) -> int:
+    return x.nbytes // max(1, x.shape[0])
+
+
+def _rows_by(index: Tensor, indptr: Tensor, order: Tensor, row_bytes: int) -> Rows:
     """Rows of entries with equal index; entries out of range are outside the bounds of all."""
     try:
-        return rows_between(indptr, index.numel(), order)
+        return rows_between(indptr, index.numel(), row_bytes, order)
     except InvalidArgument:
         low, high = (int(end) for end in torch.aminmax(index))
         expected = f"0 to {indptr.numel() - 2}"

@@ -104,7 +104,8 @@ def _reduce(
     assert first is not None
     engine = sparse_engine(first.device, first.dtype)
     lhs, rhs = as_operands(pattern, left, right)
-    rows = rows_of(graph, "src" if reverse else "dst")
+    row_bytes = max(lhs.row_bytes, rhs.row_bytes)
+    rows = rows_of(graph, "src" if reverse else "dst", row_bytes)
     if rows.num_rows * pattern.width * graph.num_edges == 0:
         return _zeros(first, rows.num_rows, pattern, op, arguments, rows.edge_dtype), pattern
     dim = pattern.dim

@@ -60,6 +60,9 @@ def test_every_operator_is_measured(graph_file: Path, pretend_gpu: None, tmp_pat
     assert given["copy_u_sum"]["bytes"] == 200 * (4 + 64) + 30 * 64
     assert given["u_add_v"]["bytes"] == 200 * (8 + 64 + 64) + 30 * 64
     assert given["edge_softmax"]["bytes"] == 200 * (4 + 2 * 8)
+    in_order = row["operators"]["csr"]
+    assert in_order["u_add_v"]["bytes"] == 200 * (4 + 64 + 64) + 30 * 64  # no edge ids to read
+    assert in_order["edge_softmax_backward"]["bytes"] == 200 * 3 * 8
     rate = 2 * operators._COPIED_BYTES
     assert given["u_add_v"]["ratio"] == round(rate / given["u_add_v"]["bytes"], 3)
     file = tmp_path / "run.json"

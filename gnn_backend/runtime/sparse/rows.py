@@ -15,6 +15,8 @@ from gnn_backend.graph.graph import Direction
 from gnn_backend.graph.splits import count_splits, make_splits
 from gnn_backend.runtime import selection
 
+_WHOLE_ROW = 512  # bytes a row that the chunk lengths were tuned for
+
 
 @dataclass(frozen=True)
 class Rows:
@@ -39,7 +41,7 @@ class Rows:
         ids = self.csr.edge_ids
         return 0 if ids is None else ids.data_ptr()
 
-    @property
+    @cached_property
     def wide(self) -> bool:
         """Whether edge ids are 64-bit."""
         return self.csr.indptr.dtype == torch.int64
@@ -55,7 +57,7 @@ class Rows:
         degrees = self.csr.indptr.diff()[self.splits.heavy_rows.long()]
         return degrees.double()
 
-    @property
+    @cached_property
     def num_heavy(self) -> int:
         return self.splits.heavy_rows.numel()
 
@@ -67,9 +69,14 @@ class Rows:
         return tasks[order[: self.splits.num_slots]].contiguous()
 
 
-def rows_of(graph: Graph, direction: Direction) -> Rows:
-    """The rows of one direction, from the graph's cache."""
-    chunk = selection.chunk_for(graph.num_edges)
+def chunk_of(num_edges: int, row_bytes: int) -> int:
+    """Edges a task: an edge of a narrow row is less work, so that there may be more tasks."""
+    return selection.chunk_for(num_edges * min(row_bytes, _WHOLE_ROW) // _WHOLE_ROW)
+
+
+def rows_of(graph: Graph, direction: Direction, row_bytes: int) -> Rows:
+    """The rows of one direction for operands of so many bytes a row, from the graph's cache."""
+    chunk = chunk_of(graph.num_edges, row_bytes)
     key = ("rows", direction, chunk)
     rows = graph.plans.get(key)
     if rows is None:
@@ -79,7 +86,9 @@ def rows_of(graph: Graph, direction: Direction) -> Rows:
     return rows
 
 
-def rows_between(offsets: Tensor, num_edges: int, edge_ids: Tensor | None = None) -> Rows:
+def rows_between(
+    offsets: Tensor, num_edges: int, row_bytes: int, edge_ids: Tensor | None = None
+) -> Rows:
     """Rows that hold the entries ``offsets[i] .. offsets[i + 1]`` of a list; nothing is cached.
 
     Sizing the tasks takes a device-to-host copy.
@@ -90,6 +99,8 @@ def rows_between(offsets: Tensor, num_edges: int, edge_ids: Tensor | None = None
         Ascending.
     num_edges : int
         Length of the list.
+    row_bytes : int
+        Bytes of an entry.
     edge_ids : int32 or int64 [num_edges], optional
         What stands at each place of the list; by default the place itself.
 
@@ -99,7 +110,7 @@ def rows_between(offsets: Tensor, num_edges: int, edge_ids: Tensor | None = None
         ``offsets`` are not ascending, leave the list, or, with ``edge_ids``, leave out a part.
     """
     indptr = offsets.to(index_dtype(num_edges)).contiguous()
-    chunk = selection.chunk_for(num_edges)
+    chunk = chunk_of(num_edges, row_bytes)
     degrees = offsets.diff()
     bounds = torch.stack([offsets[0].long(), offsets[-1].long()])
     least = degrees.min().long()[None] if degrees.numel() else bounds.new_zeros(1)

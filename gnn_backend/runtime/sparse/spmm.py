@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -32,14 +33,20 @@ class Operand:
     access: str = "none"
     offsets: Tensor | None = None
 
-    @property
+    @cached_property
     def words(self) -> tuple[int, int, int]:
-        """``Table`` in kernels/edges.cuh."""
-        if self.tensor is None:
+        """``Table`` in kernels/edges.cuh: data, offsets, bytes a row."""
+        tensor = self.tensor
+        if tensor is None:
             return (0, 0, 0)
         offsets = 0 if self.offsets is None else self.offsets.data_ptr()
-        values = self.tensor[0].numel() if len(self.tensor) else 0
-        return (self.tensor.data_ptr(), offsets, values * self.tensor.element_size())
+        rows = max(1, tensor.shape[0])
+        return (tensor.data_ptr(), offsets, tensor.nbytes // rows)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes a row, 0 for an operand that is not there."""
+        return self.words[2]
 
 
 def grid(tasks: int, layout: Columns | Heads, width: int) -> tuple[int, int]:
@@ -136,8 +143,9 @@ class _Target:
 
     @property
     def words(self) -> tuple[int, int, int]:
-        rest = (0 if t is None else t.data_ptr() for t in (self.source, self.edge))
-        return (self.values.data_ptr(), *rest)  # type: ignore[return-value]
+        source = 0 if self.source is None else self.source.data_ptr()
+        edge = 0 if self.edge is None else self.edge.data_ptr()
+        return (self.values.data_ptr(), source, edge)
 
 
 class _Job:

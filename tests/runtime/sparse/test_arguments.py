@@ -70,3 +70,14 @@ def test_heads_fit_a_warp(dtype: str) -> None:
             layout = heads_for(dtype, heads, dim)
             assert layout.tasks * layout.lanes * layout.heads * layout.edges == WARP
             assert heads % layout.heads == 0
+
+
+def test_narrow_rows_have_shorter_tasks() -> None:
+    """As a graph of as many bytes would have them."""
+    from gnn_backend.runtime.selection import chunk_for
+    from gnn_backend.runtime.sparse.rows import chunk_of
+
+    edges = 1 << 24
+    assert chunk_of(edges, 512) == chunk_of(edges, 4096) == chunk_for(edges)
+    assert chunk_of(edges, 8) == chunk_for(edges // 64) < chunk_for(edges)
+    assert chunk_of(0, 8) == chunk_for(0)

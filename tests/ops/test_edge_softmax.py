@@ -42,10 +42,11 @@ def test_graphs(name: str, norm_by: str, splitting: None) -> None:
     check_edge_softmax(graph, edges, logits, logits.flip(0), norm_by)
 
 
-@pytest.mark.parametrize("chunk", [1, 3, 1000])
-def test_chunks(chunk: int, split_at: Callable[[int], None]) -> None:
+@pytest.mark.parametrize("chunk", [1, 3, 40, 1000])
+@pytest.mark.parametrize("shape", [(), (3,), (130,)])
+def test_chunks(chunk: int, shape: tuple[int, ...], split_at: Callable[[int], None]) -> None:
     split_at(chunk)
-    logits = draw(COUNT, (3,), torch.float32)
+    logits = draw(COUNT, shape, torch.float32)
     check_edge_softmax(hubs(), EDGES, logits, logits.flip(0), "dst")
 
 

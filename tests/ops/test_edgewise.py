@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from gnn_backend import config
 from gnn_backend.errors import InvalidArgument
@@ -14,6 +16,7 @@ from gnn_backend.graph import Graph
 from gnn_backend.ops.edgewise import gsddmm
 from gnn_backend.profile import profile
 from tests.ops.operators import ALL_GRAPHS, DTYPES, OPS, SHAPES, check_gsddmm, draw
+from tests.ops.strategies import broadcasting
 from tests.ops.support import edges_with_hubs
 
 pytestmark = pytest.mark.usefixtures("emulator")
@@ -86,12 +89,28 @@ def test_graphs(name: str, splitting: None) -> None:
     check_gsddmm(graph, edges, "dot", v, u, ("v", "u"))
 
 
-@pytest.mark.parametrize("chunk", [1, 3, 1000])
-def test_chunks(chunk: int, split_at: Callable[[int], None]) -> None:
+@pytest.mark.parametrize("chunk", [1, 3, 40, 1000])
+@pytest.mark.parametrize("shape", [(3, 4), (2, 64), (2,)])
+def test_chunks(chunk: int, shape: tuple[int, ...], split_at: Callable[[int], None]) -> None:
     split_at(chunk)
     for op in ("mul", "dot"):
-        lhs, rhs = operands(("u", "v"), ((3, 4), (3, 4)), torch.float32)
+        lhs, rhs = operands(("u", "v"), (shape, shape), torch.float32)
         check_gsddmm(hubs(), EDGES, op, lhs, rhs, ("u", "v"))
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    sides=broadcasting(),
+    op=st.sampled_from(["add", "mul", "dot"]),
+    targets=st.sampled_from(TARGETS),
+)
+def test_any_broadcasting(
+    sides: tuple[tuple[int, ...], tuple[int, ...]], op: str, targets: tuple[str, str],
+    splitting: None,
+) -> None:  # fmt: skip
+    left, right = ((*side, 5) for side in sides) if op == "dot" else sides
+    lhs, rhs = operands(targets, (left, right), torch.float32)
+    check_gsddmm(hubs(), EDGES, op, lhs, rhs, targets)
 
 
 def test_csr_without_edge_ids() -> None:

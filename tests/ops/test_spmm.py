@@ -15,6 +15,7 @@ from gnn_backend.graph import Graph
 from gnn_backend.ops.spmm import gspmm
 from gnn_backend.profile import profile
 from tests.ops.operators import ALL_GRAPHS, FAST, OPS, REDUCES, TABLE, check_gspmm, draw
+from tests.ops.strategies import broadcasting
 from tests.ops.support import edges_with_hubs
 
 pytestmark = pytest.mark.usefixtures("emulator")
@@ -45,6 +46,17 @@ def test_fast_layouts(
     splitting: None,
 ) -> None:  # fmt: skip
     check_gspmm(hubs(), EDGES, op, reduce, *operands(u, e, dtype))
+
+
+@pytest.mark.parametrize(("op", "reduce", "dtype", "u", "e"), FAST[::5])
+def test_long_tasks(
+    op: str, reduce: str, dtype: torch.dtype, u: tuple[int, ...], e: tuple[int, ...],
+    split_at: Callable[[int], None],
+) -> None:  # fmt: skip
+    """More edges than a lane group reads ids of at once, whole and split."""
+    for chunk in (1000, 40):
+        split_at(chunk)
+        check_gspmm(hubs(), EDGES, op, reduce, *operands(u, e, dtype))
 
 
 @pytest.mark.parametrize("name", ALL_GRAPHS)
@@ -175,22 +187,8 @@ def test_launches(split: bool, split_at: Callable[[int], None]) -> None:
     assert set(record.launches.values()) == {1}
 
 
-_SIZES = st.sampled_from([1, 2, 3, 4, 8])
-
-
-@st.composite
-def _broadcasting(draw_value: Callable) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    shape = draw_value(st.lists(_SIZES, max_size=4))
-    sides = [
-        tuple(size if draw_value(st.booleans()) else 1 for size in shape)[draw_value(
-            st.integers(0, len(shape))) * draw_value(st.booleans()) :]
-        for _ in range(2)
-    ]  # fmt: skip
-    return sides[0], sides[1]
-
-
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
-@given(shapes=_broadcasting(), op=st.sampled_from(OPS[:4]), reduce=st.sampled_from(REDUCES))
+@given(shapes=broadcasting(), op=st.sampled_from(OPS[:4]), reduce=st.sampled_from(REDUCES))
 def test_any_broadcasting(
     shapes: tuple[tuple[int, ...], tuple[int, ...]], op: str, reduce: str, splitting: None
 ) -> None:

@@ -55,7 +55,9 @@ template <typename C> struct SoftmaxStats {
         #pragma unroll
         for (int d = 0; d < N; d++) sum += live >> d & 1 ? exponential(x[d] - top) : (C)0;
     }
-    __device__ __forceinline__ C result(C x, C) const { return exponential(x - top) / sum; }
+    // What `result` multiplies with; a sum of 0 (nothing but -inf) gives NaN, as a division would.
+    __device__ __forceinline__ void finish() { sum = (C)1 / sum; }
+    __device__ __forceinline__ C result(C x, C) const { return exponential(x - top) * sum; }
 };
 
 // Sum of out * grad_out; backward.
@@ -69,6 +71,7 @@ template <typename C> struct ProductStats {
         #pragma unroll
         for (int d = 0; d < N; d++) sum += live >> d & 1 ? product[d] : (C)0;
     }
+    __device__ __forceinline__ void finish() {}
     __device__ __forceinline__ C result(C out, C product) const { return product - out * sum; }
 };
 
@@ -109,8 +112,10 @@ template <class L, bool BACKWARD, typename Id, int DEPTH> struct EdgeBatch {
 template <class Stats, class L, typename Id, int DEPTH>
 __device__ __forceinline__ void write_edges(
     const EdgeSoftmaxArgs& args, const Assigned<L>& own, const Place<L>& at,
-    const Stats (&stats)[L::VALUES]) {
+    Stats (&stats)[L::VALUES]) {
     using C = typename L::C;
+    #pragma unroll
+    for (int i = 0; i < L::VALUES; i++) stats[i].finish();
     for_edges<L, DEPTH, Wants<false, true>>(
         nullptr, static_cast<const Id*>(args.edge_ids), own, at,
         [&](int first, auto&, auto& edges) {

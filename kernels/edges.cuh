@@ -203,8 +203,15 @@ __device__ __forceinline__ void for_edges(
                 const int k = IDS == 1 ? 0 : d / L::LANES;
                 const int from = at.lane - at.place + at.edge
                     + (IDS == 1 ? batch + d * L::EDGES : d % L::LANES * L::EDGES);
-                sources[d] = W::SOURCES ? __shfl_sync(ALL_LANES, source[k], from) : 0;
-                edges[d] = W::EDGES ? __shfl_sync(ALL_LANES, edge[k], from) : 0;
+                // An edge of one lane has read its own ids.
+                constexpr bool OWN = L::LANES == 1 && IDS == DEPTH;
+                if (!W::SOURCES) sources[d] = 0;
+                else sources[d] = OWN ? source[k] : __shfl_sync(ALL_LANES, source[k], from);
+                if (!W::EDGES) edges[d] = 0;
+                else if (OWN) edges[d] = edge[k];
+                else if (edge_ids == nullptr)
+                    edges[d] = (Id)(task.begin + first + batch + d * L::EDGES + at.edge);
+                else edges[d] = __shfl_sync(ALL_LANES, edge[k], from);
             }
             body(first + batch, sources, edges);
         }

@@ -49,7 +49,7 @@ def segment_mm(a: Tensor, b: Tensor, lengths: Tensor, *, transposed: bool = Fals
         got = f"{tuple(a.shape)}, {tuple(b.shape)} and lengths {tuple(lengths.shape)}"
         raise invalid("a, b, lengths", "do not fit", got, "[N, I], [R, I, O] and [R]")
     if _grouped(a, *b.shape[1:]):
-        return _grouped_mm(a, b, lengths)
+        return _grouped_mm(a.contiguous(), b, lengths)
     out = a.new_empty(a.shape[0], b.shape[2])
     for r, (begin, end) in enumerate(_segments(lengths, a.shape[0])):
         if end > begin:
@@ -80,7 +80,7 @@ def segment_mm_backward_b(a: Tensor, grad: Tensor, lengths: Tensor) -> Tensor:
         got = f"{tuple(a.shape)} and {tuple(grad.shape)}"
         raise invalid("a, grad", "wrong shape", got, "[N, I] and [N, O]")
     if _grouped(a, a.shape[1], grad.shape[1]):
-        return _grouped_mm(a.t(), grad, lengths)
+        return _grouped_mm(a.contiguous().t(), grad.contiguous(), lengths)
     out = a.new_zeros(lengths.numel(), a.shape[1], grad.shape[1])
     for r, (begin, end) in enumerate(_segments(lengths, a.shape[0])):
         if end > begin:

@@ -84,7 +84,8 @@ def columns_for(dtype: str, width: int, accesses: tuple[str, ...], dim: int) -> 
     if vector:
         values, lanes = each, min(WARP, power_of_two(width // each))
     else:
-        lanes = min(WARP, power_of_two(width))
+        # A few columns are one lane's, which then needs no other lane's edge ids.
+        lanes = 1 if width <= _MAX_SINGLES else min(WARP, power_of_two(width))
         values = min(_MAX_SINGLES, power_of_two(-(-width // lanes)))
     group = max(lanes, _MIN_GROUP)
     return Columns(lanes, group // lanes, values, vector, width % (lanes * values) == 0)

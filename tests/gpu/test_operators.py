@@ -6,6 +6,9 @@ import functools
 import itertools
 import os
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from typing import Any
+from unittest import mock
 
 import torch
 
@@ -24,10 +27,11 @@ from gnn_backend.ops.segment_mm import (
 from gnn_backend.ops.spmm import gspmm
 from gnn_backend.profile import profile
 from gnn_backend.runtime.compile import cubin, target_for
+from gnn_backend.runtime.sparse import rows as sparse_rows
 from gnn_backend.runtime.sparse.instances import fast_units, reduce_merge_unit, spmm_unit
 from gnn_backend.runtime.sparse.layout import NAMES, columns_for
 from tests.gpu import support
-from tests.gpu.support import chunks_of, table
+from tests.gpu.support import table
 from tests.gpu.test_attention import heavy_tailed
 from tests.ops.operators import (
     ALL_GRAPHS,
@@ -50,6 +54,11 @@ from tests.ops.support import edges_with_hubs
 pytestmark = support.MARKS
 DEVICE = support.DEVICE
 HUBS = "hubs both ways"
+
+
+def chunks_of(length: int) -> AbstractContextManager[Any]:
+    """Cut rows of graphs made inside into tasks of so many edges."""
+    return mock.patch.object(sparse_rows, "chunk_of", lambda *_: length)
 
 
 def graph_of(name: str) -> tuple[Graph, torch.Tensor]:

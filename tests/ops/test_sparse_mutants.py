@@ -16,7 +16,7 @@ import torch
 from gnn_backend.graph import Graph
 from gnn_backend.ops.edge_softmax import edge_softmax
 from gnn_backend.runtime import emulator as emulator_module
-from gnn_backend.runtime import selection
+from gnn_backend.runtime.sparse import rows
 from tests.ops.operators import (
     check_edge_softmax,
     check_gsddmm,
@@ -85,7 +85,7 @@ def hubs() -> Graph:
 def check_all_chunks(check: Callable[[], None]) -> None:
     """With tasks of one batch, and with tasks of several."""
     for chunk in (8, 40):
-        with mock.patch.object(selection, "chunk_for", lambda *_, chunk=chunk: chunk):
+        with mock.patch.object(rows, "chunk_of", lambda *_, chunk=chunk: chunk):
             check()
 
 

@@ -13,9 +13,10 @@ from gnn_backend.graph import CSR, Graph, Splits
 from gnn_backend.graph.build import index_dtype
 from gnn_backend.graph.graph import Direction
 from gnn_backend.graph.splits import count_splits, make_splits
-from gnn_backend.runtime import selection
 
-_WHOLE_ROW = 512  # bytes a row that the chunk lengths were tuned for
+_CHUNKS = (64, 128, 256, 512, 1024)  # edges a task
+_FULL_TASKS = 4000  # tasks of full length that keep a large GPU busy, at whole rows
+_WHOLE_ROW = 512  # bytes
 
 
 @dataclass(frozen=True)
@@ -70,8 +71,13 @@ class Rows:
 
 
 def chunk_of(num_edges: int, row_bytes: int) -> int:
-    """Edges a task: an edge of a narrow row is less work, so that there may be more tasks."""
-    return selection.chunk_for(num_edges * min(row_bytes, _WHOLE_ROW) // _WHOLE_ROW)
+    """Edges a task: few where there would be too few tasks to fill a GPU, else many.
+
+    An edge of a narrow row is less work, so that there may be more tasks.
+    """
+    work = num_edges * min(row_bytes, _WHOLE_ROW) // _WHOLE_ROW
+    fitting = [chunk for chunk in _CHUNKS if work >= chunk * _FULL_TASKS]
+    return max(fitting, default=_CHUNKS[0])
 
 
 def rows_of(graph: Graph, direction: Direction, row_bytes: int) -> Rows:

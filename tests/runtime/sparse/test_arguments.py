@@ -10,6 +10,7 @@ import torch
 from gnn_backend.runtime.selection import WARP
 from gnn_backend.runtime.sparse import edge_softmax, sddmm, spmm
 from gnn_backend.runtime.sparse.layout import TYPES, columns_for, depth_for, heads_for
+from gnn_backend.runtime.sparse.rows import chunk_of
 from tests.emulator.support import launch
 
 TABLE = ("data", "offsets", "stride")
@@ -74,10 +75,8 @@ def test_heads_fit_a_warp(dtype: str) -> None:
 
 def test_narrow_rows_have_shorter_tasks() -> None:
     """As a graph of as many bytes would have them."""
-    from gnn_backend.runtime.selection import chunk_for
-    from gnn_backend.runtime.sparse.rows import chunk_of
-
     edges = 1 << 24
-    assert chunk_of(edges, 512) == chunk_of(edges, 4096) == chunk_for(edges)
-    assert chunk_of(edges, 8) == chunk_for(edges // 64) < chunk_for(edges)
-    assert chunk_of(0, 8) == chunk_for(0)
+    assert chunk_of(edges, 512) == chunk_of(edges, 4096) == 1024
+    assert chunk_of(edges, 8) == chunk_of(edges // 64, 512) == 64
+    assert chunk_of(0, 8) == 64 and chunk_of(4000 * 256, 512) == 256
+    assert chunk_of(4000 * 256 - 1, 512) == 128

@@ -18,7 +18,7 @@ from gnn_backend.graph import CSR, Graph, Splits
 from gnn_backend.ops.edge_softmax import edge_softmax
 from gnn_backend.ops.edgewise import gsddmm
 from gnn_backend.ops.spmm import gspmm
-from gnn_backend.runtime import selection
+from gnn_backend.runtime.sparse import rows
 from tests.ops.operators import draw, messages, reduced, softmax_oracle, winners
 from tests.runtime.test_device_offsets import DIM, FAR, RowsWithEdges
 
@@ -28,7 +28,7 @@ CHUNK = 4
 
 @pytest.fixture(autouse=True)
 def on_the_emulator(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(selection, "chunk_for", lambda *_: CHUNK)
+    monkeypatch.setattr(rows, "chunk_of", lambda *_: CHUNK)
     with config.override(cpu_target="emulator"):
         yield
 

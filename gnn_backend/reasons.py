@@ -57,6 +57,8 @@ REASONS: dict[str, str] = {
     "arch-unsupported": "There are no kernels for this GPU's architecture; use a GPU of compute "
     "capability 8.0 or newer.",
     "no-numba": "Numba cannot be imported, so there are no CPU kernels; install numba and tbb.",
+    "cpu-operators": "The sparse operators have kernels for CUDA alone; on CPU tensors the "
+    "host's own operators answer.",
     "no-kernel": "This layer has no fused path yet; it runs the stock code.",
     # Modes of execution
     "disabled": "Acceleration is off; call gnn_backend.enable().",

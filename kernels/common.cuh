@@ -39,9 +39,13 @@ constexpr float LARGEST = 3.4028234663852886e38f;  // beyond it is infinity
 
 __device__ __forceinline__ float negative_infinity() { return __int_as_float(0xff800000); }
 
-// 16-bit floats are stored as raw bits; arithmetic is always float32.
+// 16-bit floats are stored as raw bits; their arithmetic is always float32.
 struct bf16 { unsigned short bits; };
 struct f16 { unsigned short bits; };
+
+// The type that values stored as T are computed and summed in.
+template <typename T> struct Arithmetic { typedef float type; };
+template <> struct Arithmetic<double> { typedef double type; };
 
 // How a value of type T is read and written. PER16 values fill one 16-byte access.
 template <typename T> struct Storage;
@@ -56,6 +60,19 @@ template <> struct Storage<float> {
     static __device__ __forceinline__ uint4 pack(const float* x) {
         return make_uint4(__float_as_uint(x[0]), __float_as_uint(x[1]),
                           __float_as_uint(x[2]), __float_as_uint(x[3]));
+    }
+};
+template <> struct Storage<double> {
+    static constexpr int PER16 = 2;
+    static __device__ __forceinline__ double get(double v) { return v; }
+    static __device__ __forceinline__ double put(double v) { return v; }
+    static __device__ __forceinline__ void unpack(const uint4& u, double* x) {
+        x[0] = __longlong_as_double((i64)((u64)u.y << 32 | u.x));
+        x[1] = __longlong_as_double((i64)((u64)u.w << 32 | u.z));
+    }
+    static __device__ __forceinline__ uint4 pack(const double* x) {
+        const u64 a = (u64)__double_as_longlong(x[0]), b = (u64)__double_as_longlong(x[1]);
+        return make_uint4((unsigned)a, (unsigned)(a >> 32), (unsigned)b, (unsigned)(b >> 32));
     }
 };
 template <> struct Storage<bf16> {

@@ -13,6 +13,7 @@ from gnn_backend.cli import output
 bench = typer.Typer(name="bench", help="Measure operators and layers.", no_args_is_help=True)
 
 _DTYPES = ("float32", "bfloat16", "float16", "float64")
+_BENCHMARKS = ("attention", "operators")
 _DEFAULT_GRAPHS = {"cuda": "arxiv-like,reddit-like,products-like", "cpu": "tolokers-like"}
 
 
@@ -51,13 +52,8 @@ def attention(
     """GATv2 attention: the yardstick, this package, stock layers and rivals in one run."""
     if device is not None:
         output.check_choice("--device", device, tuple(_DEFAULT_GRAPHS))
-    dtypes = tuple(part.strip() for part in dtype.split(","))
-    if any(name not in _DTYPES for name in dtypes):
-        output.fail(f"--dtype: got {dtype!r}, expected names among {', '.join(_DTYPES)}")
-    if json_file is not None:
-        output.check_writable("--json", json_file.parent)
-        if json_file.is_dir():
-            output.fail(f"--json: {json_file} is a folder, expected the name of a file")
+    dtypes = _checked_dtypes(dtype)
+    _check_results_file(json_file)
     import torch
 
     from gnn_backend.bench import attention as benchmark
@@ -69,14 +65,79 @@ def attention(
     settings = benchmark.Settings(
         shape=Shape(in_dim, dim, heads),
         device=device,
-        dtypes=dtypes,
+        dtypes=_checked_dtypes(dtype),
         repeats=repeats,
         force_stock=force_stock,
         check_yardstick=check_yardstick,
     )
     names = _DEFAULT_GRAPHS[device] if graph is None else graph
-    graphs = [part.strip() for part in names.split(",")]
-    document = benchmark.run(graphs, settings, output.note)
+    _keep(benchmark.run(_listed(names), settings, output.note), json_file)
+
+
+@bench.command()
+def operators(
+    graph: Annotated[
+        str,
+        typer.Option(
+            help="Named graphs or npz files, comma-separated. Named: arxiv-like, reddit-like, "
+            "products-like, tolokers-like."
+        ),
+    ] = _DEFAULT_GRAPHS["cuda"],
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="OUT", help="Write the results here.")
+    ] = None,
+    dtype: Annotated[str, typer.Option(help="float32, bfloat16, float16; several with commas.")] = (
+        "float32"
+    ),
+    heads: Annotated[int, typer.Option(min=1)] = 2,
+    dim: Annotated[int, typer.Option(min=1, help="Width of a head.")] = 64,
+    check_yardstick: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Another yardstick, as for `bench attention`."),
+    ] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Samples; the median counts.")] = 7,
+) -> None:
+    """The sparse operators against the yardstick and their own bytes, on a GPU."""
+    dtypes = _checked_dtypes(dtype)
+    _check_results_file(json_file)
+    import torch
+
+    from gnn_backend.bench import operators as benchmark
+
+    if not torch.cuda.is_available():
+        output.fail("bench operators: torch finds no CUDA device, and these kernels need one")
+    settings = benchmark.Settings(
+        heads=heads,
+        dim=dim,
+        dtypes=dtypes,
+        repeats=repeats,
+        check_yardstick=check_yardstick,
+    )
+    _keep(benchmark.run(_listed(graph), settings, output.note), json_file)
+
+
+def _listed(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",")]
+
+
+def _check_results_file(json_file: Path | None) -> None:
+    """Fail before anything is measured if its results could not be written."""
+    if json_file is None:
+        return
+    output.check_writable("--json", json_file.parent)
+    if json_file.is_dir():
+        output.fail(f"--json: {json_file} is a folder, expected the name of a file")
+
+
+def _checked_dtypes(text: str) -> tuple[str, ...]:
+    names = tuple(_listed(text))
+    if any(name not in _DTYPES for name in names):
+        output.fail(f"--dtype: got {text!r}, expected names among {', '.join(_DTYPES)}")
+    return names
+
+
+def _keep(document: dict[str, Any], json_file: Path | None) -> None:
+    """Write the results where that is asked for, and show them."""
     if json_file is not None:
         json_file.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
         output.note(f"results in {json_file}")
@@ -94,18 +155,21 @@ def show(
         document = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:  # JSONDecodeError and UnicodeDecodeError are the latter
         output.fail(f"{file} is not JSON: {error}")
-    if not isinstance(document, dict) or document.get("benchmark") != "attention":
-        output.fail(f"{file} is no result of `bench attention`")
+    if not isinstance(document, dict) or document.get("benchmark") not in _BENCHMARKS:
+        output.fail(f"{file} is no result of `bench attention` or `bench operators`")
     try:
         _print(document)
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         what = f"{type(error).__name__}: {error}"
-        output.fail(f"{file} is an incomplete or damaged result of `bench attention` ({what})")
+        name = document["benchmark"]
+        output.fail(f"{file} is an incomplete or damaged result of `bench {name}` ({what})")
 
 
 def _print(document: dict[str, Any]) -> None:
+    from gnn_backend.bench.operator_tables import operator_tables
     from gnn_backend.bench.tables import attention_tables
 
+    tables = attention_tables if document["benchmark"] == "attention" else operator_tables
     console = output.console()
-    for table in attention_tables(document):
+    for table in tables(document):
         console.print(table)

@@ -15,6 +15,7 @@ from gnn_backend.graph import Graph
 
 if TYPE_CHECKING:
     from gnn_backend.ops.functors import Functor
+    from gnn_backend.runtime.device import DeviceEngine
 
 
 class Engine(Protocol):
@@ -42,7 +43,7 @@ class Engine(Protocol):
 
 
 @lru_cache(maxsize=64)
-def _device_engine(device: torch.device) -> Engine:
+def _device_engine(device: torch.device) -> DeviceEngine:
     from gnn_backend.runtime.device import DeviceEngine
 
     return DeviceEngine(device)
@@ -66,4 +67,22 @@ def engine_for(device: torch.device, dtype: torch.dtype) -> Engine:
         raise Unsupported("device", str(device))
     if dtype == torch.float64:
         raise Unsupported("dtype-float64", "the device kernels accumulate in float32")
+    return _device_engine(device)
+
+
+def sparse_engine(device: torch.device, dtype: torch.dtype) -> DeviceEngine:
+    """The engine of the sparse operators for tensors of ``dtype`` on ``device``.
+
+    Raises
+    ------
+    Unsupported
+        ``dtype-unsupported``, ``device``, and ``cpu-operators`` for CPU tensors unless they run
+        in the emulator.
+    """
+    if dtype not in (torch.float32, torch.float64, torch.bfloat16, torch.float16):
+        raise Unsupported("dtype-unsupported", str(dtype))
+    if device.type not in ("cpu", "cuda"):
+        raise Unsupported("device", str(device))
+    if device.type == "cpu" and get_config().cpu_target != "emulator":
+        raise Unsupported("cpu-operators", "the sparse operators are CUDA kernels")
     return _device_engine(device)

@@ -3,8 +3,8 @@
 Constants were tuned on an H200 at two heads of 64. In float32 sixteen lanes an edge with eight
 values a lane were fastest of 8, 16 and 32 lanes; in 16 bits, where arithmetic decides, eight lanes
 with sixteen values, since what is done once a lane and edge is then done half as often. Chunks are
-short on small graphs (more tasks than warps) and long on large ones (fewer partials). What they give
-is in ``docs/performance.md``.
+short on small graphs (more tasks than warps) and long on large ones (fewer partials). What they
+give is in ``docs/performance.md``.
 """
 
 from __future__ import annotations

@@ -78,25 +78,37 @@ static void poison_shared() {
   fill_poison(dynamic_memory, dynamic_bytes);
 }
 
-// All stacks, each with an inaccessible page below it: an overflow crashes, it never corrupts.
-static bool allocate_stacks(int num_threads) {
-  static int num_stacks = 0;
-  if (num_threads <= num_stacks) return true;
-  const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-  const size_t stride = kStackBytes + page;
-  const size_t count = static_cast<size_t>(num_threads - num_stacks);
-  void* const memory = mmap(nullptr, stride * count, PROT_READ | PROT_WRITE,
-                            MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) return false;
-  for (size_t i = 0; i < count; ++i) {
-    char* const base = static_cast<char*>(memory) + i * stride;
-    mprotect(base, page, PROT_NONE);
-    state.lanes[num_stacks + static_cast<int>(i)].context.stack = base + page;
-    state.lanes[num_stacks + static_cast<int>(i)].context.stack_bytes = kStackBytes;
+// All stacks of a run, each with an inaccessible page below it: an overflow crashes, it never
+// corrupts. They are given back after the run: each takes two of the mappings that a process may
+// have, and a process may load hundreds of these libraries.
+class Stacks {
+ public:
+  ~Stacks() {
+    if (memory_ == MAP_FAILED) return;
+#ifdef GNNB_ASAN
+    __asan_unpoison_memory_region(memory_, bytes_);  // whoever gets these addresses next
+#endif
+    munmap(memory_, bytes_);
   }
-  num_stacks = num_threads;
-  return true;
-}
+  bool allocate(int num_threads) {
+    const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+    const size_t stride = kStackBytes + page;
+    bytes_ = stride * static_cast<size_t>(num_threads);
+    memory_ = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory_ == MAP_FAILED) return false;
+    for (int i = 0; i < num_threads; ++i) {
+      char* const base = static_cast<char*>(memory_) + static_cast<size_t>(i) * stride;
+      mprotect(base, page, PROT_NONE);
+      state.lanes[i].context.stack = base + page;
+      state.lanes[i].context.stack_bytes = kStackBytes;
+    }
+    return true;
+  }
+
+ private:
+  void* memory_ = MAP_FAILED;
+  size_t bytes_ = 0;
+};
 
 static void run_block() {
   state.num_alive = state.num_threads;
@@ -160,8 +172,6 @@ static bool check_launch(const Entry& entry, const Launch& launch) {
   } else if (launch.shared_bytes > kMaxDynamicBytes) {
     append_error("%u bytes of dynamic shared memory; the limit is %zu", launch.shared_bytes,
                  kMaxDynamicBytes);
-  } else if (!allocate_stacks(static_cast<int>(threads))) {
-    append_error("no memory for the stacks of %d threads", static_cast<int>(threads));
   } else {
     state.error[0] = '\0';
     state.num_threads = static_cast<int>(threads);
@@ -181,6 +191,11 @@ static int run(const Entry& entry, const Launch& launch) {
   state.order = static_cast<Order>(launch.lane_order);
   state.random = launch.seed;
   if (!check_launch(entry, launch)) return 1;
+  Stacks stacks;
+  if (!stacks.allocate(state.num_threads)) {
+    append_error("no memory for the stacks of %d threads", state.num_threads);
+    return 1;
+  }
   set_dynamic_bytes(launch.shared_bytes);
   const unsigned* const grid = launch.grid;
   const unsigned* const block = launch.block;

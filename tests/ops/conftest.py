@@ -9,6 +9,7 @@ import pytest
 
 from gnn_backend import config
 from gnn_backend.runtime import cpu, selection
+from gnn_backend.runtime.sparse import rows
 
 
 @pytest.fixture(params=["numba", "emulator"])
@@ -36,6 +37,7 @@ def split_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     def split(chunk: int) -> None:
         monkeypatch.setattr(selection, "chunk_for", lambda *_, **__: chunk)
         monkeypatch.setattr(cpu, "BLOCK_WORK", chunk)
+        monkeypatch.setattr(rows, "chunk_of", lambda *_: chunk)
 
     return split
 

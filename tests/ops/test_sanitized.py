@@ -6,18 +6,37 @@ import pytest
 
 from tests.emulator import sanitized
 
+PYTEST = ("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist")
+
 
 @pytest.mark.slow
 def test_operators_under_sanitizers(tmp_path_factory: pytest.TempPathFactory) -> None:
     if not sanitized.sanitizer_libraries():
         pytest.skip("g++ has no libasan.so and libubsan.so")
     files = ("graphs", "values", "autograd", "shapes")
-    arguments = ["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    arguments = [*PYTEST]
     arguments += [f"tests/ops/test_attention_{name}.py" for name in files]
     # Of the table: both layouts of each 16-byte access, one value at a time, and masked tails.
     table = " or ".join(f"d{dim}-" for dim in (1, 8, 33, 512))
     arguments += ["-k", f"emulator and (not test_attention_shapes or {table} or slopes or blocks)"]
     cache = str(tmp_path_factory.mktemp("sanitized-cache"))
     result = sanitized.run_python(arguments, extra={"GNN_BACKEND_CACHE_DIR": cache}, timeout=280)
+    assert result.returncode == 0, result.stdout[-4000:] + result.stderr[-4000:]
+    assert " passed" in result.stdout
+
+
+@pytest.mark.slow
+def test_sparse_operators_under_sanitizers(tmp_path_factory: pytest.TempPathFactory) -> None:
+    if not sanitized.sanitizer_libraries():
+        pytest.skip("g++ has no libasan.so and libubsan.so")
+    files = [
+        f"tests/ops/test_{name}.py" for name in ("spmm", "edgewise", "edge_softmax", "segment")
+    ]
+    # Whole and split rows, tails of rows and batches, 64-bit edge ids, rows without edges.
+    tests = "(chunks and (16 or 40)) or 64_bit or no_rows or (test_dot_shapes and dtype2)"
+    cache = str(tmp_path_factory.mktemp("sanitized-cache"))
+    result = sanitized.run_python(
+        [*PYTEST, *files, "-k", tests], extra={"GNN_BACKEND_CACHE_DIR": cache}, timeout=280
+    )
     assert result.returncode == 0, result.stdout[-4000:] + result.stderr[-4000:]
     assert " passed" in result.stdout

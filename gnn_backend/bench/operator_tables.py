@@ -1,0 +1,51 @@
+"""Results of the operators' benchmark as tables for people."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.table import Table
+
+from gnn_backend.bench.operators import LIMITS
+
+
+def operator_tables(document: dict[str, Any]) -> list[Table]:
+    """One table for each graph and dtype of a results document."""
+    device = document["device"] or {}
+    caption = f"{device.get('name', 'unknown device')}, {document['date']}"
+    return [_table(row, caption) for row in document["graphs"]]
+
+
+def _table(row: dict[str, Any], caption: str) -> Table:
+    table = Table(
+        title=f"{row['graph']}, {row['dtype']}: {row['num_nodes']:,} nodes, "
+        f"{row['num_edges']:,} edges, largest in-degree {row['max_in_degree']:,}",
+        caption=caption,
+    )
+    for heading in ("operator", "against", "limit"):
+        table.add_column(heading)
+    for heading in ("ms", "ratio", "ms, CSR order", "ratio", "launches"):
+        table.add_column(heading, justify="right")
+    if row["yardstick"] is not None:
+        table.add_row("yardstick g1", "", "", _ms(row["yardstick"]["g1_ms"]), "", "", "", "")
+    cusparse = row["cusparse_sum_ms"]
+    shown = _ms(cusparse) if isinstance(cusparse, float) else "-"
+    table.add_row("cuSPARSE sum, eager", "", "", shown, "", "", "", "")
+    given, ordered = row["operators"]["given"], row["operators"]["csr"]
+    for name, first in given.items():
+        second, limit = ordered[name], LIMITS.get(name)
+        cells = [_ms(first["ms"]), _ratio(first), _ms(second["ms"]), _ratio(second)]
+        bound = "" if limit is None else f"<= {limit}"
+        launches = str(first.get("launches", "-"))
+        table.add_row(name, first.get("against", "-"), bound, *cells, launches)
+    return table
+
+
+def _ratio(figures: dict[str, Any]) -> str:
+    return "-" if figures["ratio"] is None else f"{figures['ratio']:.2f}"
+
+
+def _ms(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.4f}" if value < 1 else f"{value:,.2f}"

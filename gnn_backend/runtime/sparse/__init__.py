@@ -1,0 +1,1 @@
+"""The sparse operators on the device engine: layouts, kernel instances, launches."""

@@ -1,0 +1,3 @@
+from tests.ops.conftest import emulator
+
+__all__ = ["emulator"]

@@ -1,0 +1,63 @@
+"""Units of the sparse operators: names, texts, NVRTC on every architecture."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from gnn_backend.runtime.instances import headers
+from gnn_backend.runtime.sparse.instances import fast_units, sddmm_unit, spmm_unit
+from gnn_backend.runtime.sparse.layout import TYPES, columns_for
+from tests.runtime.test_compile import ARCHS, spills
+
+
+def test_fast_units_are_few_and_named_once() -> None:
+    units = fast_units()
+    names = [unit.name for unit in units]
+    assert len(set(names)) == len(names) and 80 < len(names) < 120
+    entries = [entry for unit in units for entry in unit.entries]
+    assert len(set(entries)) == len(entries)
+    for unit in units:
+        included = [line.split('"')[1] for line in unit.source.splitlines() if "#include" in line]
+        assert included and set(included) <= set(headers())
+        for entry in unit.entries:
+            assert unit.source.count(f"({entry},") == 1 and entry.startswith(unit.name)
+
+
+def test_what_a_name_does_not_tell_is_the_same() -> None:
+    """Units of one name have one text."""
+    texts: dict[str, str] = {}
+    for dtype in TYPES:
+        for width in (1, 7, 8, 64, 100, 128, 600):
+            for accesses, dim in ((("row", "none"), 1), (("row", "head"), 4), (("row", "row"), 1),
+                                  (("head", "row"), 8), (("table", "row"), 1)):  # fmt: skip
+                columns = columns_for(dtype, width, accesses, dim)
+                for wide in (False, True):
+                    units = [spmm_unit("mul", r, dtype, columns, accesses, wide)
+                             for r in ("sum", "max", "min")]  # fmt: skip
+                    for targets in (("u", "v"), ("v", "e")):
+                        units.append(sddmm_unit("mul", dtype, columns, accesses, targets, wide))
+                    for unit in units:
+                        assert texts.setdefault(unit.name, unit.source) == unit.source
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", ARCHS)
+def test_fast_units_spill_nothing(arch: str) -> None:
+    pytest.importorskip("cupy_backends.cuda.libs.nvrtc", reason="no CuPy with NVRTC")
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        found = list(pool.map(lambda unit: spills(unit, arch), fast_units()))
+    assert not [kernels for kernels in found if kernels]
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_other_layouts_compile(dtype: str) -> None:
+    """Single values, masked tails, tables, 64-bit edge ids, divisions."""
+    pytest.importorskip("cupy_backends.cuda.libs.nvrtc", reason="no CuPy with NVRTC")
+    for width, accesses, dim in ((7, ("row", "row"), 1), (33, ("table", "row"), 1),
+                                 (12, ("row", "head"), 3), (136, ("row", "row"), 1)):  # fmt: skip
+        columns = columns_for(dtype, width, accesses, dim)
+        spills(spmm_unit("div", "max", dtype, columns, accesses, True), "sm_90")
+        spills(sddmm_unit("div", dtype, columns, accesses, ("u", "e"), True), "sm_90")

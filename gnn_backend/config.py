@@ -50,6 +50,9 @@ class Config:
     emulator_sanitize : bool
         Build emulated kernels with AddressSanitizer and UBSan, whose libraries must be preloaded.
         ``GNN_BACKEND_EMULATOR_SANITIZE`` (0 or 1).
+    residence_standin : bool
+        Let the CPU stand in for CUDA where DGL graphs are made resident, so that every DGL graph
+        made is; for tests only. ``GNN_BACKEND_RESIDENCE_STANDIN`` (0 or 1).
     """
 
     mode: str = "auto"
@@ -62,6 +65,7 @@ class Config:
     test_data: Path | None = None
     emulator_lane_order: str = "forward"
     emulator_sanitize: bool = False
+    residence_standin: bool = False
 
     def __post_init__(self) -> None:
         for name, choices in CHOICES.items():
@@ -115,6 +119,7 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "test_data": _path,
     "emulator_lane_order": str,
     "emulator_sanitize": lambda text: bool(int(text)),
+    "residence_standin": lambda text: bool(int(text)),
 }
 
 config = Config.from_environment()

@@ -29,7 +29,8 @@ def eligible(conv: Any, graph: Any, feat: Any, get_attention: bool = False) -> s
         return "returns-attention"
     if type(graph) not in (DGLGraph, DGLBlock):
         return "graph-type"
-    return static_reason(conv) or _feature_reason(conv, feat) or _graph_reason(graph)
+    reason = static_reason(conv) or _feature_reason(conv, feat)
+    return reason or _graph_reason(graph, conv.attn.device)
 
 
 def static_reason(conv: Any) -> str | None:
@@ -50,22 +51,27 @@ def _feature_reason(conv: Any, feat: Any) -> str | None:
     parts = feat[:2] if isinstance(feat, tuple) else (feat,)
     if not all(isinstance(part, Tensor) for part in parts):
         return "input-form"
+    device = conv.attn.device
     for part in (*parts, conv.attn):
-        if part.device.type != "cpu":
-            return "dgl-no-cuda" if part.device.type == "cuda" else "device"
+        if part.device.type not in ("cpu", "cuda"):
+            return "device"
+        if part.device != device:
+            return "device-mixed"
         if type(part) not in (Tensor, nn.Parameter):
             return "subclass"
-    if torch.is_autocast_enabled("cpu"):
+    if torch.is_autocast_enabled(device.type):
         # The projections come out in 16 bits and the attention vector is not cast, which DGL's
         # own message passing refuses unless the whole layer is in 16 bits.
-        projected = torch.get_autocast_dtype("cpu")
+        projected = torch.get_autocast_dtype(device.type)
         if conv.attn.dtype not in (projected, torch.float64):
             return "dtype-mixed"
     return None
 
 
-def _graph_reason(graph: DGLGraph) -> str | None:
+def _graph_reason(graph: DGLGraph, device: torch.device) -> str | None:
     reason = unsupported_reason(graph)
+    if reason is None and graph.device != device:
+        return "device-mixed"
     least = get_config().min_edges
     if reason is None and least > 0 and graph.num_edges() < least:
         return "too-small"

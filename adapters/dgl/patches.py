@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gnn_backend.adapters.dgl.dispatch import DGLDispatcher
 from gnn_backend.adapters.dgl.graph import sharing_with_parent
+from gnn_backend.adapters.dgl.residence import patch as residence
 from gnn_backend.patching import Patch
 
 _CONV = "gnn_backend.adapters.dgl.conv"
@@ -29,4 +30,5 @@ PATCHES = [
         "GATv2Conv",
         sharing_with_parent,
     ),
+    *residence.PATCHES,
 ]

@@ -213,23 +213,32 @@ def gsddmm_hetero(
 
 class _EdgeSoftmax(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, graph: Any, logits: Tensor, norm_by: str) -> Tensor:
-        out = _run("edge_softmax", graph, logits, norm_by)
-        ctx.graph, ctx.norm_by = graph, norm_by
+    def forward(ctx: Any, index: Any, logits: Tensor, norm_by: str) -> Tensor:
+        out = _run("edge_softmax", index.relations[0].graph, logits, norm_by)
+        ctx.index, ctx.norm_by = index, norm_by
         ctx.save_for_backward(out)
         return out
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Any:
         (out,) = ctx.saved_tensors
-        return None, _run("edge_softmax_backward", ctx.graph, out, grad, ctx.norm_by), None
+        index, norm_by = ctx.index, ctx.norm_by
+        if not torch.is_grad_enabled():
+            graph = index.relations[0].graph
+            return None, _run("edge_softmax_backward", graph, out, grad, norm_by), None
+        # A gradient of this gradient is wanted: DGL's operators have one.
+        from dgl import backend
+
+        index = index if norm_by == "dst" else index.reverse()
+        product = out * grad
+        total = backend.gspmm(index, "copy_rhs", "sum", None, product)
+        return None, product - backend.gsddmm(index, "mul", out, total, "e", "v"), None
 
 
 def edge_softmax(
     stock: Any, gidx: Any, logits: Tensor, eids: Any = "__ALL__", norm_by: str = "dst"
 ) -> Tensor:
-    """``edge_softmax`` of DGL's PyTorch backend, differentiable once."""
+    """``edge_softmax`` of DGL's PyTorch backend."""
     relation = _relation(gidx)
     if relation is None:
         return stock(gidx, logits, eids, norm_by)
@@ -240,7 +249,7 @@ def edge_softmax(
         relation = gidx.relations[0]
     _check(gidx, "csc", "copy_rhs", ("edge", logits, relation.num_edges))
     with _without_autocast(logits) as cast:
-        return _EdgeSoftmax.apply(relation.graph, cast(logits), norm_by)
+        return _EdgeSoftmax.apply(gidx, cast(logits), norm_by)
 
 
 def edge_softmax_forward(stock: Any, gidx: Any, e: Tensor, op: str) -> Tensor:

@@ -10,20 +10,19 @@ from dgl.base import DGLError
 from gnn_backend.adapters.dgl.residence import index as indices
 from gnn_backend.adapters.dgl.residence.arrays import DeviceArray, tensor_of
 from gnn_backend.adapters.dgl.residence.index import ResidentIndex
-from gnn_backend.adapters.dgl.residence.mirror import FORMATS, Relation, compressed_ends
+from gnn_backend.adapters.dgl.residence.mirror import (
+    FORMATS,
+    Relation,
+    compressed_ends,
+    format_names,
+)
 from gnn_backend.adapters.dgl.residence.native import native
 from gnn_backend.adapters.dgl.residence.support import device_of
 
 
-def _allowed(formats: Any) -> tuple[str, ...]:
-    names = [formats] if isinstance(formats, str) else [str(name) for name in formats]
-    if not names:
-        return FORMATS
-    return tuple(name for name in FORMATS if name in names)
-
-
-def _restricted(index: ResidentIndex, formats: Any) -> ResidentIndex:
-    index.allowed = _allowed(formats)
+def _restricted(index: ResidentIndex, formats: Any, created: str = "coo") -> ResidentIndex:
+    allowed = format_names([formats] if isinstance(formats, str) else formats)
+    index.restrict(allowed or FORMATS, (created,))
     return index
 
 
@@ -48,10 +47,15 @@ def unit_from_csr(
     given = [array for array in (indptr, others, edge_ids) if type(array) is DeviceArray]
     device = given[0].device
     bounds, ends, ids = (tensor_of(array, device) for array in (indptr, others, edge_ids))
-    rows, ends = compressed_ends(bounds, ends, ids)
-    src, dst = (ends, rows) if by_dst else (rows, ends)
+    rows = int(num_dst if by_dst else num_src)
+    if bounds.numel() != rows + 1 or ids.numel() not in (0, ends.numel()):
+        raise DGLError(f"Expect {rows + 1} row bounds and an edge ID for each of {ends.numel()} "
+                       f"edges or none, but got {bounds.numel()} and {ids.numel()}.")  # fmt: skip
+    of_rows, ends = compressed_ends(bounds, ends, ids)
+    src, dst = (ends, of_rows) if by_dst else (of_rows, ends)
     relation = Relation.from_ends(src, dst, int(num_src), int(num_dst), int(num_types) == 1)
-    return _restricted(ResidentIndex.of_relation(relation), formats)
+    made = ResidentIndex.of_relation(relation)
+    return _restricted(made, formats, "csc" if by_dst else "csr")
 
 
 @native("HeteroCreateHeteroGraph", "HeteroCreateHeteroGraphWithNumNodes")
@@ -70,8 +74,11 @@ def from_relations(meta: Any, units: Any, num_nodes: Any = None) -> Any:
     index = ResidentIndex.make(
         meta, counts, [unit.relations[0] for unit in units], units[0].device, ends=ends
     )
-    shared = [f for f in FORMATS if all(f in unit.allowed for unit in units)]
-    index.allowed = tuple(shared) or FORMATS
+    allowed, created = (
+        tuple(f for f in FORMATS if all(f in getattr(unit, which) for unit in units))
+        for which in ("allowed", "created")
+    )
+    index.restrict(allowed or FORMATS, created)
     return index
 
 
@@ -95,13 +102,14 @@ def as_num_bits(index: ResidentIndex, bits: int) -> ResidentIndex:
 def with_formats(index: ResidentIndex, formats: Any) -> ResidentIndex:
     found = index.moved(index.device)
     found._host = None
-    return _restricted(found, formats)
+    found.restrict(format_names([formats] if isinstance(formats, str) else formats), index.created)
+    return found
 
 
 @native("HeteroGetRelationGraph")
 def relation_graph(index: ResidentIndex, etype: int) -> ResidentIndex:
     found = ResidentIndex.of_relation(index.relations[int(etype)])
-    found.allowed = index.allowed
+    found.restrict(index.allowed, index.created)
     return found
 
 
@@ -114,8 +122,10 @@ def reverse(index: ResidentIndex) -> ResidentIndex:
         [relation.reversed() for relation in index.relations], index.device,
         idtype=index.idtype, ends=ends,
     )  # fmt: skip
-    allowed = {turned[f] for f in index.allowed}
-    found.allowed = tuple(f for f in FORMATS if f in allowed)
+    found.restrict(
+        format_names(turned[f] for f in index.allowed),
+        format_names(turned[f] for f in index.created),
+    )
     return found
 
 

@@ -11,7 +11,7 @@ from dgl import _api_internal, graph_index
 from dgl import heterograph_index as hi
 
 from gnn_backend.adapters.dgl.residence import arrays, boundary
-from gnn_backend.adapters.dgl.residence.mirror import FORMATS, Relation, allowed_formats, enter
+from gnn_backend.adapters.dgl.residence.mirror import FORMATS, Relation, enter, format_names
 
 _DTYPES = {"int32": torch.int32, "int64": torch.int64}
 DTYPE_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
@@ -37,6 +37,8 @@ class ResidentIndex(hi.HeteroGraphIndex):
     idtype : torch.dtype
     allowed : tuple of str
         Sparse formats that it may be stored in.
+    created : tuple of str
+        Those that it tells of as created; on the device each is made when it is needed.
     """
 
     device: torch.device
@@ -45,6 +47,7 @@ class ResidentIndex(hi.HeteroGraphIndex):
     ends: list[tuple[int, int]]
     idtype: torch.dtype
     allowed: tuple[str, ...]
+    created: tuple[str, ...]
     _host: Any
 
     # DGL's object answers an unknown attribute from C++, through a handle that this has not got.
@@ -71,6 +74,7 @@ class ResidentIndex(hi.HeteroGraphIndex):
         idtype: torch.dtype | None = None,
         ends: Sequence[tuple[int, int]] | None = None,
         allowed: tuple[str, ...] = FORMATS,
+        created: tuple[str, ...] = ("coo",),
         host: Any = None,
     ) -> ResidentIndex:
         """Assemble an index of relations, which are shared, not copied."""
@@ -81,7 +85,7 @@ class ResidentIndex(hi.HeteroGraphIndex):
         self.relations = list(relations)
         self.ends = list(meta_ends(meta) if ends is None else ends)
         self.idtype = idtype or (self.relations[0].dtype if self.relations else torch.int64)
-        self.allowed = allowed
+        self.restrict(allowed, created)
         self._host = host
         boundary.activate()
         return self
@@ -104,6 +108,11 @@ class ResidentIndex(hi.HeteroGraphIndex):
     def unrestricted(self) -> bool:
         return len(self.allowed) == len(FORMATS)
 
+    def restrict(self, allowed: tuple[str, ...], created: tuple[str, ...]) -> None:
+        """Set the allowed formats; of the created ones those stay that are allowed."""
+        self.allowed = allowed
+        self.created = tuple(f for f in allowed if f in created) or allowed[:1]
+
     def with_relations(self, relations: Sequence[Relation], counts: Any = None) -> ResidentIndex:
         """The same types with other edges; formats are unrestricted."""
         return type(self).make(
@@ -117,7 +126,7 @@ class ResidentIndex(hi.HeteroGraphIndex):
         relations = [relation.to(device, idtype) for relation in self.relations]
         return type(self).make(
             self.meta, self.counts, relations, device,
-            idtype=idtype, ends=self.ends, allowed=self.allowed,
+            idtype=idtype, ends=self.ends, allowed=self.allowed, created=self.created,
             host=self._host if idtype == self.idtype else None,
         )  # fmt: skip
 
@@ -156,10 +165,12 @@ def from_host(host: Any, device: torch.device) -> ResidentIndex:
         relations.append(
             Relation(counts[src], counts[dst], num_edges, src == dst, idtype, device, host=unit)
         )
-    allowed = tuple(f for f in FORMATS if f in allowed_formats(host))
+    formats = (hi._CAPI_DGLHeteroGetAllowedFormats, hi._CAPI_DGLHeteroGetCreatedFormats)
+    allowed, created = (format_names(enter(function, host)) for function in formats)
     return ResidentIndex.make(
-        meta, counts, relations, device, idtype=idtype, ends=ends, allowed=allowed, host=host
-    )
+        meta, counts, relations, device,
+        idtype=idtype, ends=ends, allowed=allowed, created=created, host=host,
+    )  # fmt: skip
 
 
 def rebuild(host: Any, device: str) -> Any:

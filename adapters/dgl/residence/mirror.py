@@ -145,15 +145,6 @@ class Relation:
                     )  # fmt: skip
         return self._host
 
-    def created(self) -> set[str]:
-        """Formats that exist by now."""
-        found = {"coo"}
-        if self._graph is not None:
-            found.add("csc")
-            if self._graph._by_src is not None:
-                found.add("csr")
-        return found
-
     def create_all(self) -> None:
         """Make every format now."""
         _ = self.graph.by_src
@@ -207,15 +198,16 @@ def enter(function: Any, *args: Any) -> Any:
     return stock(type(function).__call__)(function, *args)
 
 
-def allowed_formats(host: Any) -> list[str]:
-    """Formats that a CPU index may be stored in."""
-    return [str(f) for f in enter(hi._CAPI_DGLHeteroGetAllowedFormats, host)]
+def format_names(names: Any) -> tuple[str, ...]:
+    """Names of sparse formats that C++ lists, in the usual order."""
+    given = {str(name) for name in names}
+    return tuple(name for name in FORMATS if name in given)
 
 
 def host_ends(host: Any, etype: int = 0) -> tuple[Tensor, Tensor]:
     """Both ends of the edges of a CPU index, in the order of edge ids, whatever its formats."""
     from_dgl = arrays._stock("zerocopy_from_dgl_ndarray")
-    allowed = allowed_formats(host)
+    allowed = format_names(enter(hi._CAPI_DGLHeteroGetAllowedFormats, host))
     if "coo" in allowed:
         found = enter(hi._CAPI_DGLHeteroEdges, host, etype, "eid")
         return from_dgl(enter(found, 0)), from_dgl(enter(found, 1))

@@ -116,16 +116,14 @@ def allowed_formats(index: ResidentIndex) -> list[str]:
 
 @native("HeteroGetCreatedFormats")
 def created_formats(index: ResidentIndex) -> list[str]:
-    common = set(index.allowed)
-    for relation in index.relations:
-        common &= relation.created()
-    return [name for name in index.allowed if name in common] or list(index.allowed[:1])
+    return list(index.created)
 
 
 @native("HeteroCreateFormat")
 def create_formats(index: ResidentIndex) -> None:
     for relation in index.relations:
         relation.create_all()
+    index.created = index.allowed
 
 
 @native("HeteroIsPinned")

@@ -183,6 +183,30 @@ def test_edge_softmax(place: Place, norm_by: str) -> None:
     place.check(run, homogeneous(torch.int64), scores, torch.tensor([3, 1, 8, 30, 9]))
 
 
+def test_second_derivative_of_edge_softmax(place: Place) -> None:
+    def run(g: Any, scores: Any) -> Any:
+        scores = scores.clone().requires_grad_()
+        a = dgl.nn.functional.edge_softmax(g, scores)
+        (first,) = torch.autograd.grad((a**3).sum(), scores, create_graph=True)
+        (second,) = torch.autograd.grad((first**2).sum(), scores)
+        return first.detach(), second
+
+    scores = torch.randn(40, 2, dtype=torch.float64)
+    g = homogeneous(torch.int64)
+    found = place.run(run, g, scores)
+    dst = g.edges()[1]
+
+    def dense(scores: torch.Tensor) -> torch.Tensor:
+        weight = scores.exp()
+        total = torch.zeros(13, 2, dtype=torch.float64).index_add(0, dst, weight)
+        return ((weight / total[dst]) ** 3).sum()
+
+    first, second = (torch.autograd.functional.jacobian(dense, scores), found[1])
+    torch.testing.assert_close(found[0].cpu(), first)
+    squared = lambda s: (torch.autograd.functional.jacobian(dense, s, create_graph=True) ** 2).sum()  # noqa: E731
+    torch.testing.assert_close(second.cpu(), torch.autograd.functional.jacobian(squared, scores))
+
+
 def test_segments_and_typed_products(place: Place) -> None:
     def run(a: Any, weight: Any, lengths: Any, types: Any) -> Any:
         a, weight = a.clone().requires_grad_(), weight.clone().requires_grad_()

@@ -155,8 +155,9 @@ def update_grad_minmax_hetero(
             out[to] = torch.zeros((len(list_dX[to]), *x.shape[1:]), dtype=x.dtype, device=x.device)
         if (dst, to) not in handed:
             handed.add((dst, to))
-            mine = torch.where(list_idx_etype[dst] == to, x, 0)
-            out[to].scatter_add_(0, list_idx[dst].long(), mine)  # type: ignore[union-attr]
+            mine = list_idx_etype[dst] == to  # an index of another type may lie beyond this one
+            rows = torch.where(mine, list_idx[dst], 0).long()
+            out[to].scatter_add_(0, rows, torch.where(mine, x, 0))  # type: ignore[union-attr]
     return tuple(out)
 
 

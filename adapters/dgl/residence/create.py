@@ -54,6 +54,8 @@ def unit_from_csr(
     of_rows, ends = compressed_ends(bounds, ends, ids)
     src, dst = (ends, of_rows) if by_dst else (of_rows, ends)
     relation = Relation.from_ends(src, dst, int(num_src), int(num_dst), int(num_types) == 1)
+    if ids.numel() == 0:
+        relation.in_order = "dst" if by_dst else "src"
     made = ResidentIndex.of_relation(relation)
     return _restricted(made, formats, "csc" if by_dst else "csr")
 

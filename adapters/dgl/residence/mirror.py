@@ -34,6 +34,10 @@ class Relation:
     dtype : torch.dtype
         int32 or int64, of all ids.
     device : torch.device
+    in_order : "src", "dst" or None
+        By which end the edges were given compressed, so that they are in the order of their ids.
+    from_host : bool
+        Whether it was made from an index of DGL's own.
     derived : Any
         Place for what an adapter derives from the structure and wants shared with it.
     """
@@ -54,8 +58,10 @@ class Relation:
         self.num_src, self.num_dst, self.num_edges = num_src, num_dst, num_edges
         self.same_type, self.dtype, self.device = same_type, dtype, device
         self.derived: Any = None
+        self.in_order: str | None = None
         self._ends = ends
         self._host = host
+        self.from_host = host is not None
         self._graph: Graph | None = None
         self._keys: tuple[Tensor, Tensor] | None = None
         self._origin = origin  # what this is the reversal of

@@ -49,6 +49,11 @@ def _relation(index: ResidentIndex, etype: Any) -> Relation:
     return index.relations[int(etype)]
 
 
+def _answers(index: ResidentIndex, direction: str) -> bool:
+    """Whether the allowed formats let stock DGL find the edges at one end of a node."""
+    return "coo" in index.allowed or ("csc" if direction == "dst" else "csr") in index.allowed
+
+
 # ---------------------------------------------------------------------- sizes and properties
 
 
@@ -154,8 +159,8 @@ def has_nodes(index: ResidentIndex, ntype: int, nodes: Any) -> DeviceArray:
 def edges(index: ResidentIndex, etype: int, order: str | None) -> Any:
     relation = _relation(index, etype)
     src, dst = relation.ends
-    if not index.unrestricted and order == "eid" and "coo" not in index.allowed:
-        return NotImplemented  # stock refuses it
+    if order == "eid" and "coo" not in index.allowed:
+        return NotImplemented  # stock refuses it, as wherever a restricted graph goes there
     if order == "srcdst":
         ids = relation.keys[1]
         return Arrays(src[ids], dst[ids], ids.to(src.dtype))
@@ -164,7 +169,7 @@ def edges(index: ResidentIndex, etype: int, order: str | None) -> Any:
 
 @native("HeteroFindEdges")
 def find_edges(index: ResidentIndex, etype: int, ids: Any) -> Any:
-    if not index.unrestricted and "coo" not in index.allowed:
+    if "coo" not in index.allowed:
         return NotImplemented
     relation = _relation(index, etype)
     eids = tensor_of(ids, index.device)
@@ -253,13 +258,17 @@ def _adjacent(index: ResidentIndex, relation: Relation, direction: Any, v: int) 
 
 
 @native("HeteroInEdges_2", "HeteroInEdges_1")
-def in_edges(index: ResidentIndex, etype: int, v: Any) -> Arrays:
+def in_edges(index: ResidentIndex, etype: int, v: Any) -> Any:
+    if not _answers(index, "dst"):
+        return NotImplemented
     others, nodes, ids = _edges_of(index, etype, "dst", v)
     return Arrays(others, nodes, ids)
 
 
 @native("HeteroOutEdges_2", "HeteroOutEdges_1")
-def out_edges(index: ResidentIndex, etype: int, v: Any) -> Arrays:
+def out_edges(index: ResidentIndex, etype: int, v: Any) -> Any:
+    if not _answers(index, "src"):
+        return NotImplemented
     others, nodes, ids = _edges_of(index, etype, "src", v)
     return Arrays(nodes, others, ids)
 
@@ -280,29 +289,19 @@ def _edges_of(
 
 
 @native("HeteroInDegrees")
-def in_degrees(index: ResidentIndex, etype: int, v: Any) -> DeviceArray:
+def in_degrees(index: ResidentIndex, etype: int, v: Any) -> Any:
     return _degrees(index, etype, "dst", v)
 
 
 @native("HeteroOutDegrees")
-def out_degrees(index: ResidentIndex, etype: int, v: Any) -> DeviceArray:
+def out_degrees(index: ResidentIndex, etype: int, v: Any) -> Any:
     return _degrees(index, etype, "src", v)
 
 
-@native("HeteroInDegree")
-def in_degree(index: ResidentIndex, etype: int, v: int) -> int:
-    return int(_degrees(index, etype, "dst", v).tensor)
-
-
-@native("HeteroOutDegree")
-def out_degree(index: ResidentIndex, etype: int, v: int) -> int:
-    return int(_degrees(index, etype, "src", v).tensor)
-
-
-def _degrees(index: ResidentIndex, etype: int, direction: Any, v: Any) -> DeviceArray:
+def _degrees(index: ResidentIndex, etype: int, direction: Any, v: Any) -> Any:
+    if not _answers(index, direction):
+        return NotImplemented
     relation = _relation(index, etype)
-    if isinstance(v, int):
-        v = DeviceArray(torch.tensor([v], device=index.device))
     nodes = tensor_of(v, index.device).long()
     check_ids(nodes, relation.num_dst if direction == "dst" else relation.num_src, "node")
     indptr = relation.graph.csr(direction).indptr
@@ -315,11 +314,15 @@ def adjacency(index: ResidentIndex, etype: int, transpose: bool, form: str) -> A
     if form == "coo":
         src, dst = relation.ends
         return Arrays(torch.cat((dst, src) if transpose else (src, dst)))
-    if not index.unrestricted and ("csc" if transpose else "csr") not in index.allowed:
-        return NotImplemented  # stock refuses it
-    csr = relation.graph.csr("dst" if transpose else "src")
+    wanted = "csc" if transpose else "csr"
+    if wanted not in index.allowed or ("coo" not in index.created and relation.from_host):
+        return NotImplemented  # refused by stock, or in an order of rows that stock alone knows
+    direction: Any = "dst" if transpose else "src"
+    csr = relation.graph.csr(direction)
     ids = csr.edge_ids
-    if ids is None:
+    if relation.in_order == direction:
+        ids = csr.indices[:0]  # as DGL tells that they are in order
+    elif ids is None:
         ids = torch.arange(relation.num_edges, device=index.device)
     return Arrays(*(array.to(index.idtype) for array in (csr.indptr, csr.indices, ids)))
 

@@ -87,9 +87,10 @@ def _edge_weights(index: ResidentIndex, etype: int, weights: Any, excluded: Any)
                            f"but got {weight.numel()}.")  # fmt: skip
         weight = weight.double()
     if len(excluded) and len(excluded[etype]):
+        count = index.relations[etype].num_edges
         without = tensor_of(excluded[etype], index.device).long()
+        without = without[(without >= 0) & (without < count)]  # stock passes over others
         if weight is None:
-            count = index.relations[etype].num_edges
             weight = torch.ones(count, dtype=torch.float64, device=index.device)
         else:
             weight = weight.clone()

@@ -66,7 +66,7 @@ def node_subgraph(index: ResidentIndex, nodes: Any) -> Subgraph:
 
 @native("HeteroEdgeSubgraph")
 def edge_subgraph(index: ResidentIndex, edges: Any, preserve_nodes: bool) -> Any:
-    if not index.unrestricted and "coo" not in index.allowed:
+    if "coo" not in index.allowed:
         return NotImplemented
     chosen, ends = [], []
     for relation, given in zip(index.relations, edges, strict=True):

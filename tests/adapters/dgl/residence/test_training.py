@@ -14,7 +14,14 @@ from torch import nn
 from torch.nn import functional
 
 import gnn_backend
-from tests.adapters.dgl.residence.places import Place, graphs, heterogeneous, homogeneous
+from tests.adapters.dgl.residence.places import (
+    Place,
+    ends,
+    featured,
+    graphs,
+    heterogeneous,
+    homogeneous,
+)
 
 
 class GCN(nn.Module):
@@ -164,6 +171,26 @@ def test_all_relations_at_once(place: Place, reduce: str) -> None:
         return {n: g.nodes[n].data["y"].detach() for n in g.ntypes}, x["user"].grad
 
     place.check(run, heterogeneous(torch.int64))
+
+
+def test_winners_of_several_types(place: Place) -> None:
+    """Ids of one type's winners are beyond the other's rows."""
+
+    def run(g: Any) -> Any:
+        x = {n: g.nodes[n].data["x"].double().requires_grad_() for n in g.ntypes}
+        with g.local_scope():
+            for ntype, value in x.items():
+                g.nodes[ntype].data["x"] = value
+            g.update_all(fn.copy_u("x", "m"), fn.max("m", "y"))
+            g.nodes["c"].data["y"].pow(2).sum().backward()
+        return [value.grad for value in (x["a"], x["b"])]
+
+    data = {
+        ("a", "r", "c"): ends(3, 5, 12, torch.int64),
+        ("b", "s", "c"): ends(40, 5, 90, torch.int64),
+    }
+    g = featured(dgl.heterograph(data, {"a": 3, "b": 40, "c": 5}))
+    place.check(run, g)
 
 
 @pytest.mark.parametrize("norm_by", ["dst", "src"])

@@ -115,7 +115,7 @@ def gspmm_hetero(
             found[dst] = (found[dst][0] + out, None, None, None, None)
         else:
             found[dst] = _better(reduce_op, found[dst], new)
-    none = (torch.tensor([]), None, None, None, None)
+    none = (torch.tensor([], device=gidx.device), None, None, None, None)
     outs, arg_u, arg_e, ntypes, etypes = zip(*(f or none for f in found), strict=True)
     return tuple(outs), (list(arg_u), list(arg_e), list(ntypes), list(etypes))
 
@@ -202,7 +202,7 @@ def gsddmm_hetero(
         lhs = None if op == "copy_rhs" else left[of[lhs_target]]
         rhs = None if op == "copy_lhs" else right[of[rhs_target]]
         if lhs is None and rhs is None:
-            out.append(torch.tensor([]))
+            out.append(torch.tensor([], device=gidx.device))
             continue
         unit = gidx.get_relation_graph(etype)
         out.append(gsddmm(stock, unit, op, lhs, rhs, lhs_target, rhs_target))

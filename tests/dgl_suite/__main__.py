@@ -19,6 +19,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--standin", action="store_true", help="the CPU in the place of CUDA")
     parser.add_argument("--stock", action="store_true", help="acceleration off, on the CPU")
     parser.add_argument("--json", type=Path, help="where the results go")
+    parser.add_argument("--expected", type=Path, default=EXPECTED, help="known failures")
     parser.add_argument("-k", default="", help="as in pytest")
     parser.add_argument("--timeout", type=int, default=60,
                         help="seconds for one test, where pytest-timeout is installed")  # fmt: skip
@@ -49,7 +50,7 @@ def main() -> int:
     sys.path.insert(0, str(root.parent))  # their helpers are top-level modules there
     number, count = (int(part) for part in chosen.shard.split("/"))
     output = chosen.json.resolve() if chosen.json else None
-    suite = Suite(mode, (number, count), expected.read(EXPECTED), root, output)
+    suite = Suite(mode, (number, count), expected.read(chosen.expected), root, output)
     paths = [str(root / path) for path in chosen.paths or ("common", "pytorch")]
     os.chdir(root.parent.parent)
     options = ["-q", "-p", "no:cacheprovider", "--import-mode=importlib", f"--rootdir={root}"]

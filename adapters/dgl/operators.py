@@ -10,6 +10,7 @@ for gradients.
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -18,12 +19,19 @@ from torch import Tensor
 
 from gnn_backend.adapters.dgl.residence import boundary
 from gnn_backend.adapters.dgl.residence.support import is_resident
+from gnn_backend.dispatch import bypassed
+from gnn_backend.errors import Unsupported
 from gnn_backend.ops import reference
+from gnn_backend.profile import record_call
 
 OPERATORS: dict[str, Callable[..., Any]] = {
     name: getattr(reference, name) for name in reference.__all__
 }
-"""The function that each operator runs, by its name in :mod:`gnn_backend.ops.reference`."""
+"""The function that each operator runs, by its name in :mod:`gnn_backend.ops.reference`.
+
+A function put here has the arguments and results of the reference, which runs in its place where it
+raises :class:`gnn_backend.errors.Unsupported`, or where acceleration is bypassed.
+"""
 
 _TARGETS = {0: "u", 1: "e", 2: "v", "src": "u", "edge": "e", "dst": "v"}
 
@@ -38,8 +46,19 @@ def _relation(index: Any) -> Any:
 
 
 def _run(name: str, *args: Any, **kwargs: Any) -> Any:
+    """Run an operator, and count it where it is another than the reference."""
     boundary.counts[name] += 1
-    return OPERATORS[name](*args, **kwargs)
+    function, plain = OPERATORS[name], getattr(reference, name)
+    if function is plain or bypassed():
+        return plain(*args, **kwargs)
+    start, reason = time.perf_counter(), None
+    try:
+        result = function(*args, **kwargs)
+    except Unsupported as error:
+        reason = error.reason
+        result = plain(*args, **kwargs)
+    record_call(f"dgl.{name}", reason is None, reason, time.perf_counter() - start)
+    return result
 
 
 def _error(message: str) -> Exception:

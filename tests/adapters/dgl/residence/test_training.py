@@ -14,6 +14,10 @@ from torch import nn
 from torch.nn import functional
 
 import gnn_backend
+from gnn_backend.adapters.dgl import operators
+from gnn_backend.dispatch import bypass
+from gnn_backend.errors import Unsupported
+from gnn_backend.ops import reference
 from tests.adapters.dgl.residence.places import (
     Place,
     ends,
@@ -191,6 +195,32 @@ def test_winners_of_several_types(place: Place) -> None:
     }
     g = featured(dgl.heterograph(data, {"a": 3, "b": 40, "c": 5}))
     place.check(run, g)
+
+
+def test_the_table_of_operators(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A function in the table runs, and the reference where it is not up to the call."""
+    dtypes = []
+
+    def without_double(graph: Any, op: str, reduce: str, u: Any, e: Any) -> Any:
+        dtypes.append(u.dtype)
+        if u.dtype == torch.float64:
+            raise Unsupported("dtype-float64")
+        return reference.gspmm(graph, op, reduce, 2 * u, e)
+
+    monkeypatch.setitem(operators.OPERATORS, "gspmm", without_double)
+    g = place.graph(homogeneous(torch.int64))
+    x, degree = g.ndata["x"], g.in_degrees()[:, None]
+    with place.standing_in(), gnn_backend.profile() as profile:
+        single = dgl.ops.copy_u_sum(g, torch.ones_like(x))
+        double = dgl.ops.copy_u_sum(g, torch.ones_like(x).double())
+        with bypass():
+            reference_run = dgl.ops.copy_u_sum(g, torch.ones_like(x))
+    assert torch.equal(single, 2.0 * degree.expand_as(x))
+    assert torch.equal(double, degree.double().expand_as(x))
+    assert torch.equal(reference_run, degree.float().expand_as(x))
+    assert dtypes == [torch.float32, torch.float64]
+    stats = profile.by_symbol["dgl.gspmm"]
+    assert (stats.accelerated, dict(stats.reasons)) == (1, {"dtype-float64": 1})
 
 
 @pytest.mark.parametrize("norm_by", ["dst", "src"])

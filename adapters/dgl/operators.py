@@ -9,7 +9,6 @@ for gradients.
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gnn_backend.adapters.dgl.autocast import without_autocast
 from gnn_backend.adapters.dgl.residence import boundary
 from gnn_backend.adapters.dgl.residence.support import is_resident
 from gnn_backend.dispatch import bypassed
@@ -268,7 +268,7 @@ def edge_softmax(
         gidx = gidx.edge_subgraph([eids], True).graph
         relation = gidx.relations[0]
     _check(gidx, "csc", "copy_rhs", ("edge", logits, relation.num_edges))
-    with _without_autocast(logits) as cast:
+    with without_autocast(logits) as cast:
         return _EdgeSoftmax.apply(gidx, cast(logits), norm_by)
 
 
@@ -404,33 +404,3 @@ def csrmask(stock: Any, A: Any, A_weights: Tensor, B: Any) -> Tensor:
     if a is None or b is None:
         return stock(A, A_weights, B)
     return _run("csr_mask", _matrix(a, A_weights), *b.ends, (a.num_src, a.num_dst))
-
-
-# ---------------------------------------------------------------------- autocast
-
-
-def cast_if_autocast(stock: Any, *args: Any) -> Any:
-    """``_cast_if_autocast_enabled``, whose helper in torch has another form since torch 2.4."""
-    if not torch.is_autocast_enabled():
-        return args
-    return tuple(_cast(arg, torch.get_autocast_dtype("cuda")) for arg in args)
-
-
-def _cast(value: Any, dtype: torch.dtype) -> Any:
-    if isinstance(value, Tensor):
-        wanted = value.is_cuda and value.is_floating_point() and value.dtype != torch.float64
-        return value.to(dtype) if wanted else value
-    if isinstance(value, (list, tuple)):
-        return type(value)(_cast(item, dtype) for item in value)
-    return value
-
-
-@contextlib.contextmanager
-def _without_autocast(tensor: Tensor) -> Any:
-    """Leave autocast; gives the cast that it would have made."""
-    if not torch.is_autocast_enabled(tensor.device.type):
-        yield lambda value: value
-        return
-    dtype = torch.get_autocast_dtype(tensor.device.type)
-    with torch.autocast(tensor.device.type, enabled=False):
-        yield lambda value: _cast(value, dtype)

@@ -17,6 +17,7 @@ from gnn_backend.adapters.dgl.residence.mirror import (
     format_names,
 )
 from gnn_backend.adapters.dgl.residence.native import native
+from gnn_backend.adapters.dgl.residence.streams import upload
 from gnn_backend.adapters.dgl.residence.support import device_of
 
 
@@ -143,21 +144,26 @@ def disjoint_union(meta: Any, graphs: Any) -> Any:
     counts = [sum(graph.counts[n] for graph in graphs) for n in range(first.num_types)]
     relations = []
     for etype, (src_type, dst_type) in enumerate(first.ends):
-        ends: tuple[list[torch.Tensor], list[torch.Tensor]] = ([], [])
-        src_offset = dst_offset = 0
-        for graph in graphs:
-            src, dst = graph.relations[etype].ends
-            ends[0].append(src + src_offset)
-            ends[1].append(dst + dst_offset)
-            src_offset += graph.counts[src_type]
-            dst_offset += graph.counts[dst_type]
-        relations.append(
-            Relation.from_ends(
-                torch.cat(ends[0]), torch.cat(ends[1]), counts[src_type], counts[dst_type],
-                src_type == dst_type,
+        src, dst = (
+            _shifted(
+                [graph.relations[etype].ends[side] for graph in graphs],
+                [graph.counts[ntype] for graph in graphs],
             )
-        )  # fmt: skip
+            for side, ntype in enumerate((src_type, dst_type))
+        )
+        relations.append(
+            Relation.from_ends(src, dst, counts[src_type], counts[dst_type], src_type == dst_type)
+        )
     return first.with_relations(relations, counts)
+
+
+def _shifted(ids: list[torch.Tensor], counts: list[int]) -> torch.Tensor:
+    """Ids of several graphs, one after the other, past the nodes of the graphs before."""
+    joined = torch.cat(ids)
+    before = torch.tensor([0, *counts[:-1]]).cumsum(0).to(joined.dtype)
+    sizes = torch.tensor([part.numel() for part in ids])
+    shift, sizes = (upload(array, joined.device) for array in (before, sizes))
+    return joined + torch.repeat_interleave(shift, sizes, output_size=joined.numel())
 
 
 @native("HeteroJointUnion")

@@ -257,6 +257,6 @@ PATCHES = [
     _patch(
         "dgl.backend.pytorch.sparse",
         "_cast_if_autocast_enabled",
-        Seam(f"{_OPERATORS}:cast_if_autocast"),
+        Seam("gnn_backend.adapters.dgl.autocast:cast_if_autocast"),
     ),
 ]

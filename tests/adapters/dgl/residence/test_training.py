@@ -19,6 +19,7 @@ from gnn_backend.dispatch import bypass
 from gnn_backend.errors import Unsupported
 from gnn_backend.ops import reference
 from tests.adapters.dgl.residence.places import (
+    CUDA,
     Place,
     ends,
     featured,
@@ -304,3 +305,20 @@ def test_hetero_graph_conv(place: Place) -> None:
         return {n: v.detach().flatten(1) for n, v in y.items()}, z.detach()
 
     place.check(run, heterogeneous(torch.int64))
+
+
+@pytest.mark.gpu
+def test_autocast_on_the_device() -> None:
+    """Half-precision features reach the operators, and gradients come back in the leaves' dtype."""
+    gnn_backend.enable(hosts="dgl")
+    g = CUDA.graph(homogeneous(torch.int64))
+    x = g.ndata["x"].clone().requires_grad_()
+    w = g.edata["w"][:, None].clone().requires_grad_()
+    with torch.autocast("cuda", torch.bfloat16):
+        y = dgl.ops.u_mul_e_sum(g, x, w)
+        a = dgl.nn.functional.edge_softmax(g, w)
+    assert y.dtype == a.dtype == torch.bfloat16
+    (y.float().sum() + a.float().pow(2).sum()).backward()
+    assert x.grad.dtype == w.grad.dtype == torch.float32
+    exact = dgl.ops.u_mul_e_sum(g, x, w)
+    torch.testing.assert_close(y.float(), exact, rtol=0.05, atol=0.05)

@@ -40,6 +40,11 @@ def main() -> int:
     mode = "standin" if chosen.standin else "stock" if chosen.stock else "cuda"
     os.environ["DGLTESTDEV"] = "gpu" if mode == "cuda" else "cpu"
     os.environ["DGLBACKEND"] = "pytorch"
+    import torch
+
+    if mode == "cuda" and not torch.cuda.is_available():
+        print("no CUDA device: give --standin or --stock", file=sys.stderr)
+        return 2
     import gnn_backend  # noqa: F401, I001 (makes DGL importable)
     import pytest
 

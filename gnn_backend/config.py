@@ -60,6 +60,9 @@ class Config:
     emulator_sanitize : bool
         Build emulated kernels with AddressSanitizer and UBSan, whose libraries must be preloaded.
         ``GNN_BACKEND_EMULATOR_SANITIZE`` (0 or 1).
+    residence_standin : bool
+        Let the CPU stand in for CUDA where DGL graphs are made resident, so that every DGL graph
+        made is; for tests only. ``GNN_BACKEND_RESIDENCE_STANDIN`` (0 or 1).
     """
 
     mode: str = "auto"
@@ -72,6 +75,7 @@ class Config:
     test_data: Path | None = None
     emulator_lane_order: str = "forward"
     emulator_sanitize: bool = False
+    residence_standin: bool = False
 
     def __post_init__(self) -> None:
         for name, choices in CHOICES.items():
@@ -140,6 +144,7 @@ _VARIABLES: dict[str, tuple[Callable[[str], Any], str]] = {
     "test_data": (_path, _PATH),
     "emulator_lane_order": (str, _LANE_ORDERS),
     "emulator_sanitize": (_flag, "0 or 1"),
+    "residence_standin": (_flag, "0 or 1"),
 }
 
 config = Config.from_environment()

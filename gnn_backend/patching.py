@@ -68,6 +68,9 @@ class Patch:
     also : tuple of str
         Further places that hold the same object, as ``"module:attribute"``. Module-level names
         that merely re-export a function are found without being listed.
+    when : callable, optional
+        Asked once ``module`` is imported, without arguments; must import nothing. A text that is
+        not empty is the reason why this place is left alone.
     shared : bool
         What several layers of the host rest on: chosen with any of them, unless excluded by name.
     """
@@ -78,6 +81,7 @@ class Patch:
     layer: str
     replacement: Callable[[Any], Any]
     also: tuple[str, ...] = ()
+    when: Callable[[], str] | None = None
     shared: bool = False
 
     @property
@@ -279,6 +283,9 @@ class Registry:
             return None
         bindings = self._bindings.setdefault(key, [])
         if any(b.owner is owner for b in bindings):
+            return None
+        if patch.when is not None and (reason := patch.when()):
+            self._missing[key] = reason
             return None
         raw = self._pristine(raw)
         binding = Binding(owner, name, raw, name not in vars(owner), self._replace(patch, raw))

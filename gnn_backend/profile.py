@@ -54,6 +54,8 @@ class Profile:
         self.by_symbol: dict[str, SymbolStats] = {}
         self.launches: Counter[tuple[str, str]] = Counter()
         """Kernel launches by (target, kernel name); the target is cuda, numba or emulator."""
+        self.detours: Counter[str] = Counter()
+        """DGL functions that were answered for a graph on CUDA by copying to the CPU and back."""
 
     @property
     def accelerated(self) -> int:
@@ -102,6 +104,7 @@ class Profile:
                 {"target": target, "name": name, "count": count}
                 for (target, name), count in sorted(self.launches.items())
             ],
+            "detours": dict(sorted(self.detours.items())),
             "by_symbol": {
                 symbol: {**vars(stats), "reasons": dict(stats.reasons)}
                 for symbol, stats in sorted(self.by_symbol.items())
@@ -162,9 +165,10 @@ class _Totals(Profile):
         super().__init__(synchronize)
         self.by_symbol = totals.by_symbol
         self.launches = totals.launches
+        self.detours = totals.detours
 
     def __enter__(self) -> Profile:
-        self.by_symbol, self.launches = {}, Counter()
+        self.by_symbol, self.launches, self.detours = {}, Counter(), Counter()
         return super().__enter__()
 
 
@@ -173,6 +177,13 @@ def count_launch(target: str, name: str) -> None:
     with _lock:
         for sink in _collecting:
             sink.launches[target, name] += 1
+
+
+def count_detour(name: str) -> None:
+    """Record that DGL's function ``name`` answered for a graph on CUDA through the CPU."""
+    with _lock:
+        for sink in _collecting:
+            sink.detours[name] += 1
 
 
 def record_call(

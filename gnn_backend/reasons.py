@@ -49,8 +49,8 @@ REASONS: dict[str, str] = {
     "DGLGraph, or an edge_index tensor, for example.",
     "dgl-restricted-format": "The graph's sparse formats are restricted, so its CSR may not be "
     "built; create it without .formats(...).",
-    "dgl-no-cuda": "DGL was built without CUDA, so its graph lives on the CPU while the features "
-    "do not; keep both on the CPU.",
+    "dgl-no-cuda": "The graph is on CUDA in a way that is not known here (another build or version "
+    "of DGL); install dgl==2.1.0, whose graphs g.to('cuda') makes resident.",
     "no-cupy": "CuPy is not installed, so CUDA kernels cannot be loaded; install "
     "gnn_backend[cuda12] or gnn_backend[cuda13].",
     "no-compiler": "There is no C++ compiler on the PATH, which the emulator needs; install g++.",

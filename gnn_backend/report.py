@@ -39,6 +39,8 @@ def profile_table(profile: Profile) -> Table:
         )
     launched = _counts({f"{target}:{name}": n for (target, name), n in profile.launches.items()})
     table.caption = f"kernel launches: {launched or 'none'}"
+    if profile.detours:
+        table.caption += f"\nDGL functions answered through the CPU: {_counts(profile.detours)}"
     return table
 
 

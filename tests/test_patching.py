@@ -402,3 +402,39 @@ def test_enable_while_another_thread_imports(fake, tmp_path):
     del sys.modules["importing_events"]
     assert not importer.is_alive() and not enabler.is_alive()
     assert is_fast(fake.conv.Conv())
+
+
+def add_patch(fake, patch):
+    """Give the invented host one more patch."""
+    patches = importlib.import_module(f"{fake.name}_patches")
+    patches.PATCHES.append(patch)
+
+
+def test_a_condition_keeps_a_place_as_it_is(fake):
+    reason = ["this release is odd"]
+    add_patch(fake, Patch(fake.name, f"{fake.name}.conv", "Plain.forward", "Plain",
+                          lambda f: lambda self, x: -x, when=lambda: reason[0]))  # fmt: skip
+    layer = fake.load().Plain()
+    gnn_backend.enable()
+    assert layer(torch.ones(1)) == 1
+    row = next(r for r in gnn_backend.patches() if r.symbol.endswith(".Plain"))
+    assert (row.active, row.note) == (False, "this release is odd")
+    reason[0] = ""
+    gnn_backend.enable()
+    assert layer(torch.ones(1)) == -1
+    gnn_backend.disable()
+    assert layer(torch.ones(1)) == 1
+
+
+def test_shared_patches_come_with_any_layer(fake):
+    add_patch(fake, Patch(fake.name, f"{fake.name}.conv", "Plain.forward", "common",
+                          lambda f: lambda self, x: -x, shared=True))  # fmt: skip
+    layer = fake.load().Plain()
+    for chosen, applied in (
+        ({"include": "Conv"}, True),
+        ({"include": "common"}, True),
+        ({"include": "Conv", "exclude": "common"}, False),
+        ({"hosts": []}, False),
+    ):
+        with gnn_backend.enabled(**chosen):
+            assert (layer(torch.ones(1)) == -1) == applied

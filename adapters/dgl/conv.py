@@ -32,7 +32,8 @@ def eligible(conv: Any, graph: Any, feat: Any, get_attention: bool = False) -> s
         return "returns-attention"
     if type(graph) not in (DGLGraph, DGLBlock):
         return "graph-type"
-    return static_reason(conv) or _feature_reason(conv, feat) or _graph_reason(graph)
+    reason = static_reason(conv) or _feature_reason(conv, feat)
+    return reason or _graph_reason(graph, conv.attn.device)
 
 
 def static_reason(conv: Any) -> str | None:
@@ -54,21 +55,25 @@ def _feature_reason(conv: Any, feat: Any) -> str | None:
     for part in (*parts, att):
         if not isinstance(part, Tensor):
             return "input-form"
-        if not part.is_cpu:
-            return "dgl-no-cuda" if part.is_cuda else "device"
+        if not (part.is_cpu or part.is_cuda):
+            return "device"
+        if part.device != att.device:
+            return "device-mixed"
         if type(part) not in _PLAIN_TENSORS:
             return "subclass"
-    if torch.is_autocast_enabled("cpu"):
+    if torch.is_autocast_enabled(att.device.type):
         # The projections come out in 16 bits and the attention vector is not cast, which DGL's
         # own message passing refuses unless the whole layer is in 16 bits.
-        projected = torch.get_autocast_dtype("cpu")
+        projected = torch.get_autocast_dtype(att.device.type)
         if att.dtype not in (projected, torch.float64):
             return "dtype-mixed"
     return None
 
 
-def _graph_reason(graph: DGLGraph) -> str | None:
+def _graph_reason(graph: DGLGraph, device: torch.device) -> str | None:
     reason = unsupported_reason(graph)
+    if reason is None and graph.device != device:
+        return "device-mixed"
     least = get_config().min_edges
     if reason is None and least > 0 and graph.num_edges() < least:
         return "too-small"

@@ -8,6 +8,9 @@ structure is kept in that dictionary: it follows the graph, and dies with it.
 Relation slices ``hg[etype]`` are fresh objects at every call. While the package is enabled,
 ``HeteroGraphIndex.get_relation_graph`` hands each slice the entry of its parent
 (:func:`sharing_with_parent`), so a relation's Graph is built once.
+
+A graph that lives on CUDA keeps its Graph with its resident relations (``residence.mirror``), which
+slices, clones and parents share; there the entry is found.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -60,8 +63,19 @@ class Entry:
         return self._zero_in_degree
 
 
+def resident_relation(index: HeteroGraphIndex, etype: int = 0) -> Any:
+    """The relation of a graph that lives on CUDA, or None for one of DGL's own."""
+    relations = vars(index).get("relations")
+    return None if relations is None else relations[etype]
+
+
 def entry(index: HeteroGraphIndex, etype: int = 0) -> Entry:
-    """The entry of relation ``etype`` in the cache of ``index``."""
+    """The entry of relation ``etype`` in the cache of ``index``, or with its resident relation."""
+    relation = resident_relation(index, etype)
+    if relation is not None:
+        if relation.derived is None:
+            relation.derived = Entry()
+        return relation.derived
     key = f"{_RELATION}{etype}"
     found = index._cache.get(key)
     return found if found is not None else index._cache.setdefault(key, Entry())
@@ -84,7 +98,8 @@ def graph_of(g: DGLGraph) -> Graph:
     ------
     Unsupported
         ``graph-type``: several relations, or node types apart from the relation's two ends;
-        ``dgl-no-cuda``: the graph is not on the CPU; ``dgl-restricted-format``: restricted to
+        ``dgl-no-cuda``: the graph is on a device that it is not resident on;
+        ``dgl-restricted-format``: restricted to
         CSR, which has neither in-edges nor an edge list.
     """
     reason = unsupported_reason(g)
@@ -109,6 +124,8 @@ def _index_reason(index: HeteroGraphIndex) -> str:
     source_type, destination_type = meta.find_edge(0)
     if meta.num_nodes() != len({source_type, destination_type}):
         return "graph-type"
+    if resident_relation(index) is not None:
+        return "" if {"coo", "csc"} & set(index.allowed) else "dgl-restricted-format"
     return "" if index.ctx.device_type == 1 else "dgl-no-cuda"  # DLPack's number of the CPU
 
 
@@ -118,6 +135,9 @@ def _build(index: HeteroGraphIndex, etype: int) -> Graph:
     An edge list costs one counting sort here; asking DGL for its in-edge format instead would
     cost the same and leave a second copy behind.
     """
+    relation = resident_relation(index, etype)
+    if relation is not None:
+        return relation.graph
     source_type, destination_type = index.metagraph.find_edge(etype)
     num_src, num_dst = index.num_nodes(source_type), index.num_nodes(destination_type)
     formats = index.formats()
@@ -143,7 +163,8 @@ def sharing_with_parent(
     @functools.wraps(get_relation_graph)
     def get_and_share(self: HeteroGraphIndex, etype: int) -> HeteroGraphIndex:
         relation = get_relation_graph(self, etype)
-        relation._cache[f"{_RELATION}0"] = entry(self, int(etype))
+        if resident_relation(relation) is None:  # resident relations are shared as they are
+            relation._cache[f"{_RELATION}0"] = entry(self, int(etype))
         return relation
 
     return get_and_share
@@ -153,6 +174,9 @@ def sharing_with_parent(
 
 
 def _entries(g: DGLGraph) -> list[Entry]:
+    relations = vars(g._graph).get("relations")
+    if relations is not None:
+        return [relation.derived for relation in relations if relation.derived is not None]
     return [value for value in g._graph._cache.values() if isinstance(value, Entry)]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gnn_backend.adapters.dgl.dispatch import DGLDispatcher
 from gnn_backend.adapters.dgl.graph import sharing_with_parent
+from gnn_backend.adapters.dgl.residence import patch as residence
 from gnn_backend.patching import Patch
 
 _CONV = "gnn_backend.adapters.dgl.conv"
@@ -30,4 +31,5 @@ PATCHES = [
         sharing_with_parent,
         shared=True,
     ),
+    *residence.PATCHES,
 ]

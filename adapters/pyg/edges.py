@@ -51,8 +51,7 @@ def unsupported_form(edges: Any, *, reverse: bool, self_loops: bool) -> str | No
         The stock layer rejects it as well.
     """
     if _is_plain(edges):
-        _require_edge_list(edges, self_loops)
-        return None
+        return _unsupported_edge_list(edges, self_loops)
     from torch_geometric import EdgeIndex
     from torch_geometric.typing import SparseTensor
 
@@ -66,17 +65,17 @@ def unsupported_form(edges: Any, *, reverse: bool, self_loops: bool) -> str | No
         return _unsupported_sparse(edges, reverse)
     if edges.layout != torch.strided:
         return "graph-type"
-    _require_edge_list(edges, self_loops)
-    return None
+    return _unsupported_edge_list(edges, self_loops)
 
 
-def _require_edge_list(edges: Tensor, self_loops: bool) -> None:
+def _unsupported_edge_list(edges: Tensor, self_loops: bool) -> str | None:
     if edges.dim() != 2 or edges.shape[0] != 2:
         raise invalid("edge_index", "wrong shape", tuple(edges.shape), "[2, E]")
     if self_loops and edges.dtype == torch.bool:  # stock takes it: the added loops are integers
         return "graph-type"
     if edges.dtype not in (_INDEX_DTYPES if self_loops else _SELECT_DTYPES):
         raise invalid("edge_index", "wrong dtype", edges.dtype, "torch.int32 or torch.int64")
+    return None
 
 
 def _unsupported_sparse(adj_t: Tensor, reverse: bool) -> str | None:

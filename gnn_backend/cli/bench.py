@@ -65,7 +65,7 @@ def attention(
     settings = benchmark.Settings(
         shape=Shape(in_dim, dim, heads),
         device=device,
-        dtypes=_checked_dtypes(dtype),
+        dtypes=dtypes,
         repeats=repeats,
         force_stock=force_stock,
         check_yardstick=check_yardstick,

@@ -7,6 +7,7 @@ CSR is built on first use and kept with the object, which frees it when it dies.
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -14,19 +15,18 @@ import torch
 from torch import Tensor
 
 from gnn_backend.errors import invalid
-from gnn_backend.graph.build import (
-    INT32_MAX,
-    expand_rows,
-    first_out_of_range,
-    group_cuda,
-    index_dtype,
+from gnn_backend.graph.build import expand_rows, group_cuda, index_dtype
+from gnn_backend.graph.checks import (
+    check_ids,
+    check_integer,
+    cuda_counts,
+    node_count,
+    out_of_range,
 )
 from gnn_backend.graph.splits import MAX_CHUNK, Splits, count_splits, make_splits
 from gnn_backend.graph.stats import DegreeStats, degree_stats
 
 Direction = Literal["dst", "src"]
-_INTEGERS = (torch.int32, torch.int64)
-_COMMON_CHUNKS = (32, 64, 128, 192, 384, 1024)  # their sizes are counted with the first CSR
 
 
 class CSR:
@@ -75,7 +75,7 @@ class Graph:
     device : torch.device
     by_dst, by_src : CSR
         ``by_src`` (the transposed adjacency) is built at first use; its rows are in the order of
-        ``by_dst``.
+        ``by_dst``, or of the edges in a graph made by :meth:`from_edges`.
     """
 
     def __init__(self, num_src: int, num_dst: int, by_dst: CSR, counts: dict[Any, Any]) -> None:
@@ -87,6 +87,8 @@ class Graph:
         self._splits: dict[tuple[Direction, int], Splits] = {}
         self._stats: dict[Direction, DegreeStats] = {}
         self.plans: dict[Any, Any] = {}  # launch plans that the runtime keeps with the graph
+        self._ends: tuple[Tensor, Tensor] | None = None
+        self._reversed: Graph | weakref.ref[Graph] | None = None
         self._lock = threading.RLock()
 
     # ------------------------------------------------------------------ construction
@@ -111,20 +113,54 @@ class Graph:
         """
         if edge_index.dim() != 2 or edge_index.shape[0] != 2:
             raise invalid("edge_index", "wrong shape", tuple(edge_index.shape), "[2, E]")
-        _check_integer("edge_index", edge_index)
+        check_integer("edge_index", edge_index)
         src, dst = edge_index.detach().as_subclass(Tensor)
-        num_src = _node_count("num_src", num_src, src)
-        num_dst = _node_count("num_dst", num_dst, dst)
+        num_src = node_count("num_src", num_src, src)
+        num_dst = node_count("num_dst", num_dst, dst)
+        return cls._from_ends(src, dst, num_src, num_dst)
+
+    @classmethod
+    def from_edges(cls, src: Tensor, dst: Tensor, num_src: int, num_dst: int) -> Graph:
+        """Build from the two ends of the edges, and keep them without a copy.
+
+        The rows of ``by_src`` are then made of the kept ends, so that they are in the order of the
+        edges, as those of ``by_dst`` are. The ends must not be written to afterwards.
+
+        Parameters
+        ----------
+        src, dst : int32 or int64 [E]
+        num_src, num_dst : int
+
+        Raises
+        ------
+        InvalidArgument
+            Wrong shapes, dtypes or devices, or an id outside its range.
+        """
+        for name, ids in (("src", src), ("dst", dst)):
+            check_integer(name, ids)
+            if ids.dim() != 1:
+                raise invalid(name, "wrong shape", tuple(ids.shape), "[E]")
+        if dst.shape != src.shape or dst.device != src.device:
+            got = f"{tuple(dst.shape)} on {dst.device}"
+            raise invalid("dst", "unlike src", got, f"{tuple(src.shape)} on {src.device}")
+        num_src = node_count("num_src", num_src, src)
+        num_dst = node_count("num_dst", num_dst, dst)
+        graph = cls._from_ends(src.detach(), dst.detach(), num_src, num_dst)
+        graph._ends = (src.detach(), dst.detach())
+        return graph
+
+    @classmethod
+    def _from_ends(cls, src: Tensor, dst: Tensor, num_src: int, num_dst: int) -> Graph:
         if src.device.type == "cuda":
             indptr, indices, order = group_cuda(dst, src, num_dst)
-            counts = _cuda_counts(indptr, src, dst, num_src, num_dst)
+            counts = cuda_counts(indptr, src, dst, num_src, num_dst)
         else:
             from gnn_backend.graph.counting_sort import group_cpu
 
             indptr, indices, order, bad = group_cpu(dst, src, num_dst)
             if bad >= 0:
-                raise _out_of_range("edge_index", "destination", int(dst[bad]), bad, num_dst)
-            _check_ids("edge_index", src, num_src)
+                raise out_of_range("edge_index", "destination", int(dst[bad]), bad, num_dst)
+            check_ids("edge_index", src, num_src)
             counts = {}
         return cls(num_src, num_dst, CSR(indptr, indices, order), counts)
 
@@ -156,7 +192,7 @@ class Graph:
         for name, tensor in (("indptr", indptr), ("indices", indices), ("edge_ids", edge_ids)):
             if tensor is None:
                 continue
-            _check_integer(name, tensor)
+            check_integer(name, tensor)
             if tensor.dim() != 1:
                 raise invalid(name, "wrong shape", tuple(tensor.shape), "one dimension")
             if tensor.device != indices.device:
@@ -166,7 +202,7 @@ class Graph:
         if edge_ids is not None and edge_ids.numel() != indices.numel():
             raise invalid("edge_ids", "wrong length", edge_ids.numel(), indices.numel())
         num_dst, num_edges = indptr.numel() - 1, indices.numel()
-        num_src = _node_count("num_src", num_src, indices)
+        num_src = node_count("num_src", num_src, indices)
         ends = torch.stack(  # of the caller's own values: a narrower dtype could wrap around
             [indptr[0].long(), indptr[-1].long(), indptr.diff().min().long()]
             if num_dst
@@ -180,7 +216,7 @@ class Graph:
                 f"first {first}, last {last}, smallest step {smallest}",
                 f"0 first, {num_edges} (len(indices)) last, ascending",
             )
-        _check_ids("indices", indices, num_src)
+        check_ids("indices", indices, num_src)
         dtype = index_dtype(num_edges)
         ids = None if edge_ids is None else edge_ids.to(dtype).contiguous()
         csr = CSR(indptr.to(dtype).contiguous(), indices.int().contiguous(), ids)
@@ -226,7 +262,27 @@ class Graph:
         """``by_dst`` or ``by_src``."""
         return self.by_dst if direction == "dst" else self.by_src
 
+    def reversed(self) -> Graph:
+        """The graph with every edge turned round; edges keep their ids.
+
+        Both share their CSRs, and each finds the other again: the reversed graph lives as long as
+        this one, and reversing it gives this one back while it lives.
+        """
+        by_src = self.by_src
+        with self._lock:
+            found = self._reversed() if isinstance(self._reversed, weakref.ref) else self._reversed
+            if found is None:
+                found = Graph(self._num_dst, self._num_src, by_src, {})
+                found._by_src = self._by_dst
+                for (direction, chunk), sizes in self._counts.items():
+                    found._counts["src" if direction == "dst" else "dst", chunk] = sizes
+                found._reversed = weakref.ref(self)
+                self._reversed = found
+        return found
+
     def _transpose(self) -> CSR:
+        if self._ends is not None:
+            return self._sorted_by_source(*self._ends)
         forward = self._by_dst
         rows = expand_rows(forward.indptr, self.num_edges)
         if self.device.type == "cuda":
@@ -250,6 +306,14 @@ class Graph:
             return order if forward.edge_ids is None else forward.edge_ids[order.long()]
 
         return CSR(indptr, indices, edge_ids)
+
+    def _sorted_by_source(self, src: Tensor, dst: Tensor) -> CSR:
+        if self.device.type == "cuda":
+            return CSR(*group_cuda(src, dst, self._num_src))
+        from gnn_backend.graph.counting_sort import group_cpu
+
+        indptr, indices, order, _ = group_cpu(src, dst, self._num_src)
+        return CSR(indptr, indices, order)
 
     def splits(self, direction: Direction, chunk: int) -> Splits:
         """Row chunks of at most ``chunk`` neighbours (see :class:`Splits`), cached."""
@@ -278,13 +342,16 @@ class Graph:
     def nbytes(self) -> int:
         """Bytes held now, lazily built parts included."""
         parts = [self._by_dst, self._by_src, *self._splits.values()]
+        if isinstance(self._reversed, Graph):
+            parts += self._reversed._splits.values()
         return sum(p.nbytes() for p in parts if p is not None)
 
     def clear(self) -> None:
         """Drop what was built lazily; it is built again when needed."""
         with self._lock:
             self.plans.clear()
-            self._by_src = None
+            if not isinstance(self._reversed, weakref.ref):  # else both CSRs are another's
+                self._by_src = self._reversed = None
             self._splits.clear()
             self._stats.clear()
 
@@ -293,70 +360,3 @@ class Graph:
             f"Graph(num_src={self.num_src}, num_dst={self.num_dst}, "
             f"num_edges={self.num_edges}, device='{self.device}')"
         )
-
-
-# ---------------------------------------------------------------------- checks
-
-
-def _check_integer(name: str, tensor: Tensor) -> None:
-    if tensor.dtype not in _INTEGERS:
-        raise invalid(name, "wrong dtype", tensor.dtype, "torch.int32 or torch.int64")
-
-
-def _node_count(name: str, count: int | None, ids: Tensor) -> int:
-    if count is None:
-        count = max(0, int(ids.max()) + 1) if ids.numel() else 0
-    if not 0 <= int(count) <= INT32_MAX:
-        raise invalid(name, "out of range", count, f"0 to {INT32_MAX}")
-    return int(count)
-
-
-def _out_of_range(argument: str, end: str, node: int, edge: int, count: int) -> Exception:
-    return invalid(
-        argument,
-        f"{end} of edge {edge} out of range",
-        node,
-        f"0 to {count - 1}" if count else "no edge, as there are no such nodes",
-        "Pass the right node count, or drop the edge",
-    )
-
-
-def _check_ids(argument: str, ids: Tensor, count: int) -> None:
-    if ids.numel() == 0:
-        return
-    low, high = torch.stack(torch.aminmax(ids)).tolist()
-    if low < 0 or high >= count:
-        bad = first_out_of_range(ids, count)
-        raise _out_of_range(argument, "source", int(ids[bad]), bad, count)
-
-
-def _cuda_counts(
-    indptr: Tensor, src: Tensor, dst: Tensor, num_src: int, num_dst: int
-) -> dict[Any, Any]:
-    """Check ids and size the splits of both directions with one device-to-host copy."""
-    if src.numel() == 0:
-        return {}
-    out_degree = torch.zeros(num_src, dtype=torch.int32, device=src.device)
-    if num_src:
-        safe = src.clamp(0, num_src - 1).long()
-        out_degree.scatter_add_(0, safe, torch.ones_like(safe, dtype=torch.int32))
-    report = torch.cat(
-        [
-            torch.stack([*torch.aminmax(src), *torch.aminmax(dst)]).long(),
-            count_splits(indptr.diff(), _COMMON_CHUNKS).flatten(),
-            count_splits(out_degree, _COMMON_CHUNKS).flatten(),
-        ]
-    ).tolist()
-    for end, ids, low, high, count in (
-        ("source", src, report[0], report[1], num_src),
-        ("destination", dst, report[2], report[3], num_dst),
-    ):
-        if low < 0 or high >= count:
-            bad = first_out_of_range(ids, count)
-            raise _out_of_range("edge_index", end, int(ids[bad]), bad, count)
-    sizes = [tuple(report[i : i + 3]) for i in range(4, len(report), 3)]
-    chunks = len(_COMMON_CHUNKS)
-    return {
-        **{("dst", c): sizes[i] for i, c in enumerate(_COMMON_CHUNKS)},
-        **{("src", c): sizes[chunks + i] for i, c in enumerate(_COMMON_CHUNKS)},
-    }

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from gnn_backend.errors import InvalidArgument
-from gnn_backend.graph import Graph, build, counting_sort
-from gnn_backend.graph import graph as graph_module
+from gnn_backend.graph import Graph, build, checks, counting_sort
 from tests.graph.support import (
     EDGES,
     NUM_DST,
@@ -89,10 +88,10 @@ def test_wide_offsets(source: str, wide: None) -> None:
 
 
 def test_device_counts_are_those_of_the_splits() -> None:
-    """``_cuda_counts`` is plain torch: what it predicts on the CPU is what it predicts there."""
+    """``cuda_counts`` is plain torch: what it predicts on the CPU is what it predicts there."""
     src, dst = edge_index()
     indptr = Graph.from_edge_index(edge_index(), NUM_SRC, NUM_DST).by_dst.indptr
-    counts = graph_module._cuda_counts(indptr, src, dst, NUM_SRC, NUM_DST)
+    counts = checks.cuda_counts(indptr, src, dst, NUM_SRC, NUM_DST)
     graph = Graph.from_edge_index(edge_index(), NUM_SRC, NUM_DST)
     assert len(counts) == 10
     for (direction, chunk), sizes in counts.items():
@@ -113,4 +112,4 @@ def test_device_counts_check_the_ids(edges: list[tuple[int, int]], message: str)
     src, dst = edge_index(edges)
     indptr, _, _ = build.group_cuda(dst, src, NUM_DST)
     with pytest.raises(InvalidArgument, match=message):
-        graph_module._cuda_counts(indptr, src, dst, NUM_SRC, NUM_DST)
+        checks.cuda_counts(indptr, src, dst, NUM_SRC, NUM_DST)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+
 import hypothesis
 import pytest
 import torch
 from hypothesis import strategies as st
 
+from gnn_backend.errors import InvalidArgument
 from gnn_backend.graph import CSR, Graph
 from tests.graph.support import (
     EDGES,
@@ -125,3 +128,68 @@ def test_the_callers_edge_index_is_not_kept() -> None:
     edges.zero_()
     assert rows_of(graph.by_src) == by_source(EDGES, NUM_SRC, NUM_DST)
     assert isinstance(graph.by_dst, CSR)
+
+
+# ---------------------------------------------------------------------- kept ends, reversal
+
+
+def by_both(src: torch.Tensor, dst: torch.Tensor, num_src: int, num_dst: int) -> list[torch.Tensor]:
+    """indptr, other endpoint and edge ids of both directions, rows in the order of the edges."""
+    found = []
+    for keys, values, rows in ((dst, src, num_dst), (src, dst, num_src)):
+        order = torch.sort(keys.long(), stable=True).indices
+        bounds = torch.bincount(keys.long(), minlength=rows).cumsum(0)
+        found += [torch.cat([bounds.new_zeros(1), bounds]), values[order], order]
+    return found
+
+
+def arrays(graph: Graph) -> list[torch.Tensor]:
+    return [
+        array.long()
+        for csr in (graph.by_dst, graph.by_src)
+        for array in (csr.indptr, csr.indices, csr.edge_ids)
+    ]
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize("num_edges", [0, 1, 200])
+def test_from_edges_keeps_the_order_of_the_edges(num_edges: int, dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(1)
+    src = torch.randint(0, 17, (num_edges,), generator=generator, dtype=dtype)
+    dst = torch.randint(0, 11, (num_edges,), generator=generator, dtype=dtype)
+    graph = Graph.from_edges(src, dst, 17, 11)
+    for got, want in zip(arrays(graph), by_both(src, dst, 17, 11), strict=True):
+        assert torch.equal(got, want.long())
+    back = graph.reversed()
+    assert (back.num_src, back.num_dst, back.num_edges) == (11, 17, num_edges)
+    for got, want in zip(arrays(back), by_both(dst, src, 11, 17), strict=True):
+        assert torch.equal(got, want.long())
+
+
+def test_from_edges_refuses_what_does_not_fit() -> None:
+    ids = torch.arange(4)
+    for src, dst, text in (
+        (ids, ids[:3], "unlike src"),
+        (ids.float(), ids, "wrong dtype"),
+        (ids, ids[None], "wrong shape"),
+        (ids, ids + 1, "out of range"),
+        (ids + 1, ids, "out of range"),
+    ):
+        with pytest.raises(InvalidArgument, match=text):
+            Graph.from_edges(src, dst, 4, 4)
+
+
+def test_reversal_is_shared_and_undone() -> None:
+    graph = Graph.from_edge_index(torch.tensor([[0, 1, 1], [2, 2, 0]]), 3, 3)
+    back = graph.reversed()
+    assert back.by_dst is graph.by_src and back.by_src is graph.by_dst
+    assert graph.reversed() is back and back.reversed() is graph
+    held = graph.nbytes()
+    back.splits("dst", 64)
+    assert graph.nbytes() > held
+    graph.clear()
+    assert torch.equal(back.by_dst.indices, graph.by_src.indices)
+    del graph
+    gc.collect()
+    again = back.reversed()  # the first is gone; another with the same CSR stands in for it
+    assert again.by_dst is back.by_src

@@ -162,7 +162,7 @@ def test_cuda_features() -> None:
         feat = torch.empty(14, 6, device="cuda")
     with (
         gnn_backend.enabled(mode="strict", hosts="dgl"),
-        pytest.raises(StrictFallbackError, match="dgl-no-cuda"),
+        pytest.raises(StrictFallbackError, match="device-mixed"),
     ):
         conv(graph, feat)
     assert adapter.eligible(conv, graph, FEAT.to("meta")) == "device"

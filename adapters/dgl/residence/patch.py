@@ -1,0 +1,262 @@
+"""What is replaced in DGL to make graphs resident; read without importing DGL.
+
+Every replacement leaves CPU tensors and graphs to the stock function.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from gnn_backend.adapters.dgl.residence import boundary, support
+from gnn_backend.patching import Patch
+
+LAYER = "residence"
+_OPERATORS = "gnn_backend.adapters.dgl.operators"
+
+
+class Seam:
+    """Makes a replacement that passes the stock function, and then the arguments, to another.
+
+    Parameters
+    ----------
+    target : str
+        ``"module:function"``, imported at the first call.
+    """
+
+    def __init__(self, target: str) -> None:
+        self.fast = target  # under this name the registry shows it
+
+    def __call__(self, stock: Callable[..., Any]) -> Callable[..., Any]:
+        target: list[Callable[..., Any]] = []
+        module, name = self.fast.split(":")
+
+        @functools.wraps(stock)
+        def replacement(*args: Any, **kwargs: Any) -> Any:
+            if not target:
+                target.append(getattr(importlib.import_module(module), name))
+            return target[0](stock, *args, **kwargs)
+
+        return replacement
+
+
+class Checked(Seam):
+    """A seam that, once DGL is imported, checks its functions against what is known of them."""
+
+    def resolve(self) -> None:
+        if not support.why_not():
+            _check_once()
+
+
+@functools.cache
+def _check_once() -> None:
+    from gnn_backend.adapters.dgl.residence import check
+
+    if wrong := check.check_signatures(sys.modules.get):
+        warnings.warn(
+            f"dgl: functions have unexpected parameters: {', '.join(wrong)}; graphs on CUDA may "
+            "fail. Reinstall dgl==2.1.0, or call gnn_backend.enable(exclude='residence').",
+            stacklevel=2,
+        )
+
+
+# ---------------------------------------------------------------------- arrays
+
+
+def _arrays() -> Any:
+    from gnn_backend.adapters.dgl.residence import arrays
+
+    return arrays
+
+
+def to_ndarray(stock: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(stock)
+    def zerocopy_to_dgl_ndarray(data: Any) -> Any:
+        if not support.is_resident(data):
+            return stock(data)
+        return _arrays().to_array(data)
+
+    return zerocopy_to_dgl_ndarray
+
+
+def to_ndarray_for_write(stock: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(stock)
+    def zerocopy_to_dgl_ndarray_for_write(input: Any) -> Any:
+        if not support.is_resident(input):
+            return stock(input)
+        return _arrays().to_array(input, written=True)
+
+    return zerocopy_to_dgl_ndarray_for_write
+
+
+def from_ndarray(stock: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(stock)
+    def zerocopy_from_dgl_ndarray(data: Any) -> Any:
+        if type(data) is boundary._kinds.get("array"):
+            return data.tensor
+        return stock(data)
+
+    return zerocopy_from_dgl_ndarray
+
+
+def make_array(stock: Any, arr: Any, ctx: Any = None) -> Any:
+    """``dgl.ndarray.array``."""
+    from dgl import ndarray as nd
+
+    if ctx is None or ctx.device_type != 2:
+        return stock(arr) if ctx is None else stock(arr, ctx)
+    host = arr.asnumpy() if isinstance(arr, nd.NDArray) else nd._np.asarray(arr)
+    return _arrays().DeviceArray(torch.as_tensor(host, device=support.device_of(ctx)))
+
+
+def make_empty(stock: Any, shape: Any, dtype: Any = "float32", ctx: Any = None) -> Any:
+    """``dgl.ndarray.empty``."""
+    if ctx is None or ctx.device_type != 2:
+        return stock(shape, dtype) if ctx is None else stock(shape, dtype, ctx)
+    kind = getattr(torch, str(dtype))
+    made = torch.empty(tuple(shape), dtype=kind, device=support.device_of(ctx))
+    return _arrays().DeviceArray(made)
+
+
+# ---------------------------------------------------------------------- graphs
+
+
+def copy_to(stock: Any, self: Any, ctx: Any) -> Any:
+    """``HeteroGraphIndex.copy_to``: residence begins here."""
+    device = support.device_of(ctx)
+    if device is None or type(self) is boundary._kinds.get("index"):
+        return stock(self, ctx)
+    from gnn_backend.adapters.dgl.residence.index import from_host
+
+    return from_host(self, device)
+
+
+def _pinnable(index: Any) -> bool:
+    resident = type(index) is boundary._kinds.get("index")
+    return not resident and not support.standin() and torch.cuda.is_available()
+
+
+def pin_memory_(stock: Any, self: Any) -> Any:
+    """``HeteroGraphIndex.pin_memory_``."""
+    if not _pinnable(self):
+        return stock(self)
+    from gnn_backend.adapters.dgl.residence import pinning
+
+    return pinning.pin(self)
+
+
+def pin_memory(stock: Any, self: Any) -> Any:
+    """``HeteroGraphIndex.pin_memory``: uploads go through page-locked memory in any case."""
+    return self if _pinnable(self) else stock(self)
+
+
+def unpin_memory_(stock: Any, self: Any) -> Any:
+    """``HeteroGraphIndex.unpin_memory_``."""
+    if not _pinnable(self):
+        return stock(self)
+    from gnn_backend.adapters.dgl.residence import pinning
+
+    return pinning.unpin(self)
+
+
+def is_pinned(stock: Any, self: Any) -> bool:
+    """``HeteroGraphIndex.is_pinned``."""
+    if not _pinnable(self):
+        return stock(self)
+    from gnn_backend.adapters.dgl.residence import pinning
+
+    return pinning.is_pinned(self)
+
+
+def pin_memory_inplace(stock: Any, tensor: Any) -> Any:
+    """``dgl.utils.pin_memory_inplace``: page-locks a tensor of the CPU."""
+    if support.standin() or not torch.cuda.is_available() or tensor.is_cuda:
+        return stock(tensor)
+    from gnn_backend.adapters.dgl.residence import pinning
+
+    return pinning.PageLock(tensor)
+
+
+def gather_pinned_tensor_rows(stock: Any, tensor: Any, rows: Any) -> Any:
+    """``dgl.utils.gather_pinned_tensor_rows``."""
+    if not rows.is_cuda:
+        return stock(tensor, rows)
+    from gnn_backend.adapters.dgl.residence import pinning
+
+    return pinning.rows_of_pinned(tensor, rows)
+
+
+def scatter_pinned_tensor_rows(stock: Any, dest: Any, rows: Any, source: Any) -> Any:
+    """``dgl.utils.scatter_pinned_tensor_rows``."""
+    if not rows.is_cuda:
+        return stock(dest, rows, source)
+    dest[rows.cpu().long()] = source.cpu()
+    return None
+
+
+def seed(stock: Any, val: int) -> None:
+    """``dgl.seed``: also of the draws on the device."""
+    stock(val)
+    from gnn_backend.adapters.dgl.residence import sampling
+
+    sampling.seed(val)
+
+
+# ---------------------------------------------------------------------- the list
+
+
+def _patch(module: str, attribute: str, replacement: Callable[[Any], Any]) -> Patch:
+    return Patch(
+        "dgl", module, attribute, LAYER, replacement, when=support.why_not, shared=True
+    )  # fmt: skip
+
+
+def _here(module: str, attribute: str, function: Callable[..., Any]) -> Patch:
+    return _patch(module, attribute, Seam(f"{__name__}:{function.__name__}"))
+
+
+_INDEX = "dgl.heterograph_index"
+_TENSOR = "dgl.backend.pytorch.tensor"
+_PIN = "dgl.utils.pin_memory"
+_SPARSE = (
+    "gspmm", "gspmm_hetero", "gsddmm", "gsddmm_hetero", "update_grad_minmax_hetero",
+    "edge_softmax_forward", "edge_softmax_backward", "segment_reduce", "bwd_segment_cmp",
+    "scatter_add", "segment_mm", "segment_mm_backward_B", "gather_mm", "gather_mm_scatter",
+    "csrmm", "csrsum", "csrmask",
+)  # fmt: skip
+
+PATCHES = [
+    _patch("dgl._ffi.function", "Function.__call__", boundary.calling),
+    _patch(_TENSOR, "zerocopy_to_dgl_ndarray", to_ndarray),
+    _patch(_TENSOR, "zerocopy_to_dgl_ndarray_for_write", to_ndarray_for_write),
+    _patch(_TENSOR, "zerocopy_from_dgl_ndarray", from_ndarray),
+    _here("dgl.ndarray", "array", make_array),
+    _here("dgl.ndarray", "empty", make_empty),
+    _patch(_INDEX, "HeteroGraphIndex.copy_to", Checked(f"{__name__}:copy_to")),
+    _here(_INDEX, "HeteroGraphIndex.pin_memory", pin_memory),
+    _here(_INDEX, "HeteroGraphIndex.pin_memory_", pin_memory_),
+    _here(_INDEX, "HeteroGraphIndex.unpin_memory_", unpin_memory_),
+    _here(_INDEX, "HeteroGraphIndex.is_pinned", is_pinned),
+    _here(_PIN, "pin_memory_inplace", pin_memory_inplace),
+    _here(_PIN, "gather_pinned_tensor_rows", gather_pinned_tensor_rows),
+    _here(_PIN, "scatter_pinned_tensor_rows", scatter_pinned_tensor_rows),
+    _here("dgl.random", "seed", seed),
+    _patch(
+        "dgl.transforms.functional",
+        "to_simple",
+        Seam("gnn_backend.adapters.dgl.residence.simple:to_simple"),
+    ),
+    *(_patch("dgl._sparse_ops", f"_{name}", Seam(f"{_OPERATORS}:{name}")) for name in _SPARSE),
+    _patch("dgl.backend.pytorch.sparse", "edge_softmax", Seam(f"{_OPERATORS}:edge_softmax")),
+    _patch(
+        "dgl.backend.pytorch.sparse",
+        "_cast_if_autocast_enabled",
+        Seam("gnn_backend.adapters.dgl.autocast:cast_if_autocast"),
+    ),
+]

@@ -1,0 +1,78 @@
+"""Products with one weight matrix for each segment of rows, or for each row."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def segment_mm(a: Tensor, weight: Tensor, lengths: Tensor, *, transposed: bool = False) -> Tensor:
+    """Multiply consecutive rows by the matrix of their segment.
+
+    Parameters
+    ----------
+    a : Tensor [N, I]
+    weight : Tensor [R, I, O], or [R, O, I] if ``transposed``
+    lengths : integer [R]
+        Rows of each segment; a tensor on the CPU saves a wait for the device.
+    transposed : bool
+        Multiply by the transposed matrices.
+
+    Returns
+    -------
+    Tensor [N, O]
+    """
+    matrices = weight.transpose(1, 2) if transposed else weight
+    parts = a.split(lengths.tolist())
+    return torch.cat([part @ matrix for part, matrix in zip(parts, matrices, strict=True)])
+
+
+def segment_mm_backward_weight(a: Tensor, grad: Tensor, lengths: Tensor) -> Tensor:
+    """Gradient [R, I, O] towards the matrices, from ``a`` [N, I] and the gradient [N, O]."""
+    sizes = lengths.tolist()
+    pairs = zip(a.split(sizes), grad.split(sizes), strict=True)
+    return torch.stack([rows.t() @ grads for rows, grads in pairs])
+
+
+def gather_mm(a: Tensor, weight: Tensor, idx_a: Tensor | None, idx_b: Tensor) -> Tensor:
+    """Multiply row ``idx_a[i]`` of ``a`` [N, I] (or row i) by ``weight[idx_b[i]]`` [I, O]."""
+    rows = a if idx_a is None else a[idx_a.long()]
+    out = torch.empty((rows.shape[0], weight.shape[2]), dtype=a.dtype, device=a.device)
+    for matrix, chosen in _groups(idx_b):
+        out[chosen] = rows[chosen] @ weight[matrix]
+    return out
+
+
+def gather_mm_scatter(
+    a: Tensor,
+    b: Tensor,
+    out: Tensor,
+    idx_a: Tensor | None,
+    idx_b: Tensor | None,
+    idx_c: Tensor | None,
+) -> Tensor:
+    """Products of gathered rows, added into ``out``.
+
+    With ``b`` [R, I, O] row i is ``a[idx_a[i]] @ b[idx_b[i]]``, added to row ``idx_c[i]`` of
+    ``out`` [M, O] (row i without ``idx_c``). With ``b`` [N, O] it is the outer product of row i of
+    ``a`` and of ``b``, added to matrix ``idx_c[i]`` of ``out`` [R, I, O].
+    """
+    rows = a if idx_a is None else a[idx_a.long()]
+    if b.dim() == 3:
+        assert idx_b is not None
+        products = gather_mm(rows, b, None, idx_b)
+        if idx_c is None:
+            return out.copy_(products)
+        return out.index_add_(0, idx_c.long(), products)
+    others = b if idx_b is None else b[idx_b.long()]
+    assert idx_c is not None
+    for matrix, chosen in _groups(idx_c):
+        out[matrix] += rows[chosen].t() @ others[chosen]
+    return out
+
+
+def _groups(index: Tensor) -> list[tuple[int, Tensor]]:
+    """Each value of an index, with the positions that have it."""
+    order = torch.argsort(index, stable=True)
+    values, counts = torch.unique_consecutive(index[order], return_counts=True)
+    return list(zip(values.tolist(), order.split(counts.tolist()), strict=True))

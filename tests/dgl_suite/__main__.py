@@ -1,0 +1,86 @@
+"""Run DGL's own tests: see the package's description."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import sys
+from pathlib import Path
+
+EXPECTED = Path(__file__).with_name("expected.yaml")
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.dgl_suite", description=__doc__)
+    parser.add_argument("paths", nargs="*", help="below tests/python; by default common, pytorch")
+    parser.add_argument("--checkout", type=Path, required=True, help="of DGL's repository")
+    parser.add_argument("--shard", default="1/1", help="NUMBER/COUNT, from 1")
+    parser.add_argument("--standin", action="store_true", help="the CPU in the place of CUDA")
+    parser.add_argument("--stock", action="store_true", help="acceleration off, on the CPU")
+    parser.add_argument("--json", type=Path, help="where the results go")
+    parser.add_argument("--expected", type=Path, default=EXPECTED, help="known failures")
+    parser.add_argument("-k", default="", help="as in pytest")
+    parser.add_argument("--timeout", type=int, default=60,
+                        help="seconds for one test, where pytest-timeout is installed")  # fmt: skip
+    parser.add_argument("--verbose", action="store_true", help="show each failure")
+    found = parser.parse_args()
+    if not (found.checkout / "tests" / "python").is_dir():
+        parser.error(
+            f"--checkout: no tests/python in it; got {found.checkout}, expected a checkout of "
+            "DGL's repository at the tag of the installed version"
+        )
+    if found.standin and found.stock:
+        parser.error("--standin and --stock exclude each other")
+    return found
+
+
+def main() -> int:
+    chosen = arguments()
+    mode = "standin" if chosen.standin else "stock" if chosen.stock else "cuda"
+    os.environ["DGLTESTDEV"] = "gpu" if mode == "cuda" else "cpu"
+    os.environ["DGLBACKEND"] = "pytorch"
+    import torch
+
+    if mode == "cuda" and not torch.cuda.is_available():
+        print("no CUDA device: give --standin or --stock", file=sys.stderr)
+        return 2
+    import gnn_backend  # noqa: F401, I001 (makes DGL importable)
+    import pytest
+
+    from tests.dgl_suite import expected
+    from tests.dgl_suite.plugin import Suite
+
+    root = (chosen.checkout / "tests" / "python").resolve()
+    sys.path.insert(0, str(root.parent))  # their helpers are top-level modules there
+    number, count = (int(part) for part in chosen.shard.split("/"))
+    output = chosen.json.resolve() if chosen.json else None
+    suite = Suite(mode, (number, count), expected.read(chosen.expected), root, output)
+    paths = [str(root / path) for path in chosen.paths or ("common", "pytorch")]
+    os.chdir(root.parent.parent)
+    options = ["-q", "-p", "no:cacheprovider", "--import-mode=importlib", f"--rootdir={root}"]
+    options += ["-c", os.devnull, "--tb=short" if chosen.verbose else "--tb=no", "-k", chosen.k]
+    options += ["-W", "ignore"]
+    if importlib.util.find_spec("pytest_timeout") is not None:
+        options += [f"--timeout={chosen.timeout}"]
+    code = pytest.main([*options, *paths], plugins=[suite])
+    report(suite.results())
+    if code in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+        return 0 if suite.succeeded else 1
+    return int(code)
+
+
+def report(found: dict[str, object]) -> None:
+    """Print the summary."""
+    for name in ("failures", "unexpected passes", "unmatched"):
+        for line in found[name]:  # type: ignore[attr-defined]
+            why = found[name][line] if name == "failures" else ""  # type: ignore[index]
+            print(f"{name}: {line} {why}".replace("\n", " ")[:300])
+    numbers = ("passed", "failed", "failed as expected", "skipped", "on resident graphs",
+               "accelerated", "seconds")  # fmt: skip
+    print(f"{found['mode']}, shard {found['shard']}: "
+          + ", ".join(f"{found[name]} {name}" for name in numbers))  # fmt: skip
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,121 @@
+"""The runner of DGL's tests, on an invented checkout."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("dgl", reason="DGL is not installed")
+
+from tests.dgl_suite import expected
+from tests.dgl_suite.__main__ import EXPECTED
+
+ROOT = Path(__file__).parents[2]
+TESTS = """
+import backend as F, dgl, pytest, torch
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_sum(count):
+    g = dgl.rand_graph(5, 9)
+    g.ndata["x"] = torch.ones(5, 2)
+    g.update_all(dgl.function.copy_u("x", "m"), dgl.function.sum("m", "y"))
+    assert g.ndata["y"].sum() == 18
+
+def test_wrong():
+    assert dgl.rand_graph(5, 9).num_edges() == F.answer
+
+def test_nothing_of_dgl():
+    pass
+"""
+EXPECTATIONS = """
+reasons:
+  odd: it is an odd test
+not_run:
+  common/left: odd
+known:
+{known}
+"""
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    tests = tmp_path / "tests"
+    for folder in ("python/common/left", "python/pytorch"):
+        (tests / folder).mkdir(parents=True)
+    (tests / "backend.py").write_text("answer = 8\n")
+    (tests / "python/common/test_sums.py").write_text(TESTS)
+    (tests / "python/pytorch/test_sums.py").write_text("def test_other(): pass\n")
+    (tests / "python/common/left/test_left.py").write_text("raise SystemExit('collected')\n")
+    return tmp_path
+
+
+def run(checkout: Path, known: str, *arguments: str) -> tuple[int, dict[str, Any]]:
+    file, out = checkout / "expected.yaml", checkout / "out.json"
+    file.write_text(EXPECTATIONS.format(known=known))
+    code = subprocess.run(
+        [sys.executable, "-m", "tests.dgl_suite", "--checkout", str(checkout), "--expected",
+         str(file), "--json", str(out), *arguments],
+        cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
+    ).returncode  # fmt: skip
+    return code, json.loads(out.read_text())
+
+
+WRONG = "  - id: common/test_sums.py::test_wrong\n    reason: odd\n"
+GONE = "  - id: common/test_sums.py::test_gone*\n    reason: odd\n"
+FINE = "  - id: common/test_sums.py::test_sum[{}]\n    reason: odd\n"
+
+
+def test_known_failures_on_resident_graphs(checkout: Path) -> None:
+    known = WRONG + "    when: [standin]\n" + FINE.format(1) + "    flaky: true\n"
+    known += GONE + "    when: [cuda]"
+    code, found = run(checkout, known, "--standin")
+    assert code == 0
+    assert (found["passed"], found["failed"], found["failed as expected"]) == (6, 0, 1)
+    assert (found["on resident graphs"], found["accelerated"]) == (5, 4)
+    assert found["reasons"] == {"odd": 1} and not found["detours"]
+
+
+def test_everything_that_can_be_wrong(checkout: Path) -> None:
+    code, found = run(checkout, GONE + FINE.format(2) + FINE.format("[]2"), "--stock", "common")
+    assert code == 1
+    assert list(found["failures"]) == ["common/test_sums.py::test_wrong"]
+    assert found["unexpected passes"] == ["common/test_sums.py::test_sum[2]"]
+    assert len(found["unmatched"]) == 2
+    assert found["on resident graphs"] == 0
+
+
+def test_shards_hold_every_test_once(checkout: Path) -> None:
+    counts = []
+    for shard in ("1/2", "2/2"):
+        code, found = run(checkout, WRONG, "--stock", "--shard", shard)
+        assert code == 0
+        counts.append(found["passed"] + found["failed as expected"])
+    assert sum(counts) == 7 and min(counts) >= 3
+
+
+def test_the_list_itself() -> None:
+    found = expected.read(EXPECTED)
+    assert found.reasons and set(found.not_run.values()) <= set(found.reasons)
+    used = {known.reason for known in found.known} | set(found.not_run.values())
+    assert used == set(found.reasons), "a reason that nothing has"
+
+
+@pytest.mark.parametrize(
+    ("known", "text"),
+    [
+        ("  - id: a::b\n    reason: even", "unknown reason"),
+        ("  - id: a::b\n    reason: odd\n    when: [gpu]", "unknown condition"),
+        ("  - id: a::b\n    reason: odd\n    why: so", "unknown keys"),
+        ("  - id: a::b\n    reason: odd\n  stray: x", "not understood"),
+    ],
+)
+def test_mistakes_in_the_list(tmp_path: Path, known: str, text: str) -> None:
+    (tmp_path / "e.yaml").write_text(EXPECTATIONS.format(known=known))
+    with pytest.raises(ValueError, match=text):
+        expected.read(tmp_path / "e.yaml")

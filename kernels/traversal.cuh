@@ -131,22 +131,31 @@ __device__ __forceinline__ int4 packed_task(
     return index < (unsigned)args.num_tasks ? __ldg(args.tasks + index) : make_int4(-1, -1, 0, 0);
 }
 
-// Call body(own) for the tasks first, first + step, ... of a warp. The next task is loaded while one
-// is worked on, its first neighbours after it.
+// Call body(own) for the tasks first, first + step, ... of a warp. Tasks are loaded two ahead and
+// their first neighbours one ahead, so that short tasks do not wait for them; where registers are
+// short, tasks one ahead and neighbours after the task before.
 template <class S, int UNROLL, class Body>
 __device__ __forceinline__ void for_tasks(
     const TraversalArgs& args, const Lane<S>& at, unsigned first, unsigned step, Body body) {
     const int place = at.lane % S::GROUP;
-    int4 next = packed_task(args, at, first);
+    int4 next = packed_task(args, at, first), after;
+    if constexpr (!S::TIGHT) after = packed_task(args, at, first + step);
     Ids<S, UNROLL> ids;
     ids.load(args.indices, unpack_task(next), 0, place);
     #pragma unroll 1
     for (unsigned index = first; index < (unsigned)args.num_tasks; index += step) {
         Owned<S, UNROLL> own(next);
         own.ids = ids;
-        next = packed_task(args, at, index + step);
-        body(own);
-        ids.load(args.indices, unpack_task(next), 0, place);
+        if constexpr (S::TIGHT) {
+            next = packed_task(args, at, index + step);
+            body(own);
+            ids.load(args.indices, unpack_task(next), 0, place);
+        } else {
+            next = after;
+            ids.load(args.indices, unpack_task(next), 0, place);
+            after = packed_task(args, at, index + 2 * step);
+            body(own);
+        }
     }
 }
 

@@ -24,7 +24,11 @@ if TYPE_CHECKING:
 MAX_GRID_Y = 65535
 _MAX_ROW = 1 << 30  # values; row bytes are 32-bit in the kernels
 _WARPS = BLOCK // selection.WARP
-_PERSISTENT_BLOCKS = 12  # blocks a multiprocessor of the passes that keep parameter gradients
+# Waves of blocks of the passes that keep parameter gradients: more balance better, but each block
+# writes a row of partials. With three by destination as well, the peak memory of tolokers passes
+# 1.2 times that of its inputs and results.
+_WAVES = {"dst": 2, "src": 3}
+_FEW_BLOCKS = 3  # that fit a multiprocessor where the schedule does not ask for any number
 _MERGE_COLUMNS = 32  # lanes of a merge warp
 _MERGE_ROWS = 8  # split rows a merge block
 REDUCE_COLUMNS = 8  # columns of parameter partials that a merge block sums
@@ -42,7 +46,7 @@ class Side:
         Device addresses.
     num_tasks, num_slots, num_heavy, num_rows : int
     blocks, persistent_blocks : int
-        A lane group a task; and up to a few waves, for passes that stride over the tasks.
+        A lane group a task; and a few waves at most, for passes that stride over the tasks.
     merge_blocks : int
         Blocks of the merge of split rows.
     """
@@ -96,7 +100,10 @@ class Plan:
         self.grid_y = min(MAX_GRID_Y, heads // self.shape.heads)
         self.merge_grid_y = min(MAX_GRID_Y, -(-self.width // (_MERGE_COLUMNS * vector)))
         self.rows_a_block = _WARPS * self.shape.tasks
-        self._most_blocks = multiprocessors * _PERSISTENT_BLOCKS
+        self._most_blocks = {
+            side: multiprocessors * _WAVES[side] * max(_FEW_BLOCKS, tuning.min_blocks)
+            for side, tuning in selection.schedule_for(name, self.shape).backward.items()
+        }
         self._chunk = selection.chunk_for(graph.num_edges, self.shape.tasks)
         self.dst = self._side(graph, "dst")
         self._by_src: Side | None = None
@@ -123,7 +130,7 @@ class Plan:
             num_heavy=heavy,
             num_rows=rows,
             blocks=blocks,
-            persistent_blocks=min(blocks, self._most_blocks),
+            persistent_blocks=min(blocks, self._most_blocks[direction]),
             merge_blocks=-(-heavy // _MERGE_ROWS),
         )
 

@@ -79,6 +79,11 @@ class Schedule:
     backward_dst: Pass
     backward_src: Pass
 
+    @property
+    def backward(self) -> dict[str, Pass]:
+        """The backward passes by direction."""
+        return {"dst": self.backward_dst, "src": self.backward_src}
+
 
 def _power_of_two(n: int) -> int:
     return 1 << max(0, n - 1).bit_length()

@@ -10,6 +10,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
@@ -37,6 +38,10 @@ MUTANTS = {
     "the mean of a softmax gradient": (r"\(product\.held\[i\] - delta\)", "product.held[i]"),
     "that a masked edge has no weight": (r"score != score && .*\? 0\.f :", ""),
     "the slope of leaky-relu at zero": (r"> 0\.f\) grad", ">= 0.f) grad"),
+    "whose product a quad's lane holds": (r"lane % 4 == quad / 2", "lane % 4 == 0"),
+    "the second half of a product": (r"second\[3\] : second\[2\]", "second[2] : second[3]"),
+    "where the second halves of a parameter are": (r"second \? make_uint2", "!second ? make_uint2"),
+    "the magnitude of packed sums": (r"MASK = 0x7fff7fffu", "MASK = 0xffffffffu"),
 }  # fmt: skip
 
 
@@ -53,6 +58,9 @@ def check_kernels() -> None:
     """Raise AssertionError unless everything that the mutants break is right."""
     check_problem(problem())
     check_problem(with_ties(2, 64, 0.2))
+    check_problem(problem(dtype=torch.bfloat16))
+    with mock.patch.object(selection, "chunk_for", lambda *_: 2):
+        check_problem(problem())  # hubs of more slots than a warp merges alone
     assert not run(beside_a_masked_source(2, 64, -1.0))["x_src"][0].any()
     # Source 0 is read by few rows; the logits of a source of 1e30 are -inf.
     for sources, value in ((slice(1), float("nan")), (slice(18), 1e30)):

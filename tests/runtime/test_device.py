@@ -14,6 +14,7 @@ from gnn_backend.ops.functors import FUNCTORS
 from gnn_backend.profile import profile
 from gnn_backend.runtime import device, emulator, selection
 from gnn_backend.runtime.launch import engine_for
+from gnn_backend.runtime.selection import Pass, Schedule
 from tests.emulator.support import launch
 from tests.ops.support import NAMES, Problem, check_problem, problem, run, same_bits
 
@@ -108,13 +109,26 @@ def test_nothing_runs_where_rows_have_no_width(heads: int, dim: int) -> None:
 
 
 @pytest.mark.parametrize("persistent", [1, 2, 5])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_few_blocks_stride_over_the_tasks(
-    persistent: int, split_at: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+    persistent: int,
+    dtype: torch.dtype,
+    split_at: Callable[[int], None],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     split_at(8)
-    monkeypatch.setattr("gnn_backend.runtime.plan._PERSISTENT_BLOCKS", persistent)
-    check_problem(problem(3, 7))
-    check_problem(problem(2, 64))
+    monkeypatch.setattr("gnn_backend.runtime.plan._FEW_BLOCKS", persistent)
+    monkeypatch.setattr("gnn_backend.runtime.plan._WAVES", {"dst": 1, "src": 1})
+    monkeypatch.setattr(Schedule, "backward", {d: Pass(1, 1) for d in ("dst", "src")})
+    check_problem(problem(3, 7, dtype=dtype))
+    check_problem(problem(2, 64, dtype=dtype))
+
+
+def test_hubs_of_more_slots_than_a_warp_merges_alone(split_at: Callable[[int], None]) -> None:
+    split_at(2)
+    for p in (problem(3, 7), problem(2, 64), problem(dtype=torch.bfloat16)):
+        assert p.graph.splits("dst", 2).heavy_ptr.diff().max() > 16
+        check_problem(p)
 
 
 OFFSETS = """

@@ -65,7 +65,7 @@ def test_every_task_has_a_lane_group(heads: int, dim: int) -> None:
 
 
 def test_large_devices_get_more_persistent_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gnn_backend.runtime.plan._PERSISTENT_BLOCKS", 3)
+    monkeypatch.setattr("gnn_backend.runtime.plan._WAVES", {"dst": 1, "src": 1})
     graph = make_graph()
     few, many = (Plan(GATV2, graph, torch.float32, 1, 512, n).dst for n in (1, 132))
     assert few.persistent_blocks == 3 < many.persistent_blocks == many.blocks

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -48,14 +49,22 @@ def cache_report() -> dict[str, Any]:
 
     folder = get_config().cache_dir
     parts = [folder / part for part in PARTS]
-    files = [p for part in parts for p in part.rglob("*") if p.is_file()]
+    sizes = [size for part in parts for p in part.rglob("*") if (size := _file_size(p)) is not None]
     places = [folder, *(part for part in parts if part.exists())]
     return {
         "path": str(folder),
         "writable": all(writing_problem(place) is None for place in places),
-        "files": len(files),
-        "bytes": sum(p.stat().st_size for p in files),
+        "files": len(sizes),
+        "bytes": sum(sizes),
     }
+
+
+def _file_size(path: Path) -> int | None:
+    """Bytes of a file; None for a folder, or where another process has removed it."""
+    try:
+        return path.stat().st_size if path.is_file() else None
+    except FileNotFoundError:
+        return None
 
 
 def _host(host: str) -> dict[str, Any]:

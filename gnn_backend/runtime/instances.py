@@ -17,6 +17,7 @@ from gnn_backend.runtime.selection import (
     Schedule,
     Shape,
     all_shapes,
+    on_tensor_cores,
     schedule_for,
 )
 
@@ -70,7 +71,8 @@ def softmax_unit(
     layout = (
         f"gnnb::Shape<{_cuda_type(dtype)}, {shape.lanes}, {shape.heads}, {shape.values}, {flags}>"
     )
-    text = '#include "softmax_forward.cuh"\n#include "softmax_backward.cuh"\n'
+    text = "#define GNNB_CROWDED\n" if on_tensor_cores(dtype, shape) else ""
+    text += '#include "softmax_forward.cuh"\n#include "softmax_backward.cuh"\n'
     text += f'#include "{header}"\n'
     text += f"using Layout = {layout};\nusing Functor = gnnb::{functor}<Layout>;\n"
     for which in ("forward", "backward_dst", "backward_src"):

@@ -67,10 +67,10 @@ def test_large_graphs_are_sampled_for_the_emulator(
 def test_a_difference_is_reported_and_fails(
     invoke_json: Callable[..., Any], graph_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from gnn_backend.ops import attention
+    from gnn_backend.ops import projected_attention
 
-    correct = attention.softmax_attention
-    monkeypatch.setattr(attention, "softmax_attention", lambda *a: correct(*a) * 1.001)
+    correct = projected_attention._combine
+    monkeypatch.setattr(projected_attention, "_combine", lambda *a: correct(*a) * 1.001)
     found = invoke_json(*_arguments("pyg", graph_file, "emulator"), exit_code=1)
     assert found["equal"] is False and found["accelerated"] is True
     assert 5e-4 < found["max_rel_error"]["out"] < 2e-3
@@ -144,13 +144,13 @@ def test_a_status_needs_launches_and_the_right_result(
 ) -> None:
     torch_geometric = pytest.importorskip("torch_geometric")
     from gnn_backend.adapters.pyg import conv
-    from gnn_backend.ops import attention
+    from gnn_backend.ops import projected_attention
     from gnn_backend.patching import registry
 
     patch = next(p for p in registry.known() if p.symbol == "pyg.GATv2Conv")
-    correct = attention.softmax_attention
+    correct = projected_attention._combine
     if fault == "wrong":
-        monkeypatch.setattr(attention, "softmax_attention", lambda *a: correct(*a) * 1.01)
+        monkeypatch.setattr(projected_attention, "_combine", lambda *a: correct(*a) * 1.01)
     elif fault == "fallback":
         monkeypatch.setattr(conv, "changed_reason", lambda *_: "hooks")
     else:

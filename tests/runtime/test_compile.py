@@ -12,7 +12,13 @@ from gnn_backend.errors import KernelCompileError, Unsupported
 from gnn_backend.runtime import compile as compiler
 from gnn_backend.runtime.compile import Resources, compile_unit
 from gnn_backend.runtime.instances import Unit, all_units, merge_unit
-from gnn_backend.runtime.selection import DTYPE_NAMES, shape_for
+from gnn_backend.runtime.selection import (
+    DTYPE_NAMES,
+    PACKED_VALUES,
+    VALUES,
+    on_tensor_cores,
+    shape_for,
+)
 from tests.runtime.test_instances import gatv2_unit
 
 pytest.importorskip("cupy_backends.cuda.libs.nvrtc", reason="no CuPy with NVRTC")
@@ -27,13 +33,14 @@ def with_body(what: str) -> Unit:
 
 
 def fast_units() -> set[str]:
-    """Names of the units whose shape is fast: vector accesses, no tail, 8 values a lane."""
+    """Names of the fast units: vector accesses, no tail, the wanted values a lane."""
     names = {merge_unit(dtype).name for dtype in DTYPE_NAMES.values()}
     for dtype in DTYPE_NAMES.values():
         for heads in (1, 2, 4, 8, 16):
             for dim in range(8, 1025, 8):
                 shape = shape_for(dtype, heads, dim)
-                if shape.vector and shape.full and shape.values <= 8:
+                values = PACKED_VALUES if on_tensor_cores(dtype, shape) else VALUES
+                if shape.vector and shape.full and shape.values <= values:
                     names.add(gatv2_unit(dtype, heads, dim).name)
     return names
 

@@ -2,36 +2,22 @@
 
 Each function here takes the place of the function of the same name in ``dgl._sparse_ops`` (or of
 ``edge_softmax`` in DGL's PyTorch backend), gets the stock function first, and keeps its contract.
-On a CPU graph the stock function runs; on a resident one, a plain function over
-:class:`gnn_backend.graph.Graph` out of :data:`OPERATORS`. DGL's autograd functions call these again
-for gradients.
+On a CPU graph the stock function runs; on a resident one, an operator over
+:class:`gnn_backend.graph.Graph` out of :data:`gnn_backend.adapters.dgl.kernels.OPERATORS`. DGL's
+autograd functions call these again for gradients.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from gnn_backend.adapters.dgl.autocast import without_autocast
+from gnn_backend.adapters.dgl.kernels import OPERATORS
 from gnn_backend.adapters.dgl.residence import boundary
 from gnn_backend.adapters.dgl.residence.support import is_resident
-from gnn_backend.dispatch import bypassed
-from gnn_backend.errors import Unsupported
-from gnn_backend.ops import reference
-from gnn_backend.profile import record_call
-
-OPERATORS: dict[str, Callable[..., Any]] = {
-    name: getattr(reference, name) for name in reference.__all__
-}
-"""The function that each operator runs, by its name in :mod:`gnn_backend.ops.reference`.
-
-A function put here has the arguments and results of the reference, which runs in its place where it
-raises :class:`gnn_backend.errors.Unsupported`, or where acceleration is bypassed.
-"""
 
 _TARGETS = {0: "u", 1: "e", 2: "v", "src": "u", "edge": "e", "dst": "v"}
 
@@ -46,19 +32,8 @@ def _relation(index: Any) -> Any:
 
 
 def _run(name: str, *args: Any, **kwargs: Any) -> Any:
-    """Run an operator, and count it where it is another than the reference."""
     boundary.counts[name] += 1
-    function, plain = OPERATORS[name], getattr(reference, name)
-    if function is plain or bypassed():
-        return plain(*args, **kwargs)
-    start, reason = time.perf_counter(), None
-    try:
-        result = function(*args, **kwargs)
-    except Unsupported as error:
-        reason = error.reason
-        result = plain(*args, **kwargs)
-    record_call(f"dgl.{name}", reason is None, reason, time.perf_counter() - start)
-    return result
+    return OPERATORS[name](*args, **kwargs)
 
 
 def _error(message: str) -> Exception:
@@ -297,7 +272,7 @@ def segment_reduce(stock: Any, op: str, feat: Tensor, offsets: Tensor) -> Any:
     """``_segment_reduce``: (out, arg)."""
     if not is_resident(feat):
         return stock(op, feat, offsets)
-    return _run("segment_reduce", op, feat, offsets)
+    return _run("segment_reduce", op, feat, offsets.to(feat.device))
 
 
 def bwd_segment_cmp(stock: Any, feat: Tensor, arg: Tensor, m: int) -> Tensor:
@@ -350,7 +325,7 @@ def gather_mm_scatter(
     """``_gather_mm_scatter``; adds to ``out``."""
     if not is_resident(A):
         return stock(A, B, out, idx_a, idx_b, idx_c)
-    return _run("gather_mm_scatter", A, B, out, idx_a, idx_b, idx_c)
+    return out.add_(_run("gather_mm_scatter", A, B, len(out), idx_a, idx_b, idx_c))
 
 
 # ---------------------------------------------------------------------- sparse matrices

@@ -32,16 +32,15 @@ def _always(*args: Any, **kwargs: Any) -> None:
     """No reason against a kernel; it knows by itself what it does not take."""
 
 
-def _operator(name: str) -> Callable[..., Any]:
-    """The kernel version of an operator, with the reference as its stock code; or the latter."""
-    plain = getattr(reference, name)
-    if name not in _KERNELS:
-        return plain
-    fast = f"gnn_backend.ops.{_KERNELS[name]}"
-    return Dispatcher(f"dgl.{name}", _always, fast, switch="dgl.residence")(plain)
+def _operator(name: str, kernel: str) -> Callable[..., Any]:
+    fast = f"gnn_backend.ops.{kernel}"
+    dispatcher = Dispatcher(f"dgl.{name}", _always, fast, switch="dgl.residence")
+    return dispatcher(getattr(reference, name))
 
 
-OPERATORS: dict[str, Callable[..., Any]] = {name: _operator(name) for name in reference.__all__}
+OPERATORS: dict[str, Callable[..., Any]] = {
+    name: _operator(name, kernel) for name, kernel in _KERNELS.items()
+}
 """The function that each operator runs, by its name in :mod:`gnn_backend.ops.reference`.
 
 All have the arguments and results of the reference, which is what runs where a kernel raises

@@ -162,25 +162,6 @@ def test_products() -> None:
     torch.testing.assert_close(outer, by_weight)
 
 
-def test_sparse_matrices() -> None:
-    def dense(matrix: Any, shape: tuple[int, int]) -> Tensor:
-        found = torch.zeros(shape, dtype=torch.float64)
-        return found.index_put((matrix[0], matrix[1]), matrix[2], accumulate=True)
-
-    a = (SRC, DST, features(E, (), 1))
-    b = (DST, SRC, features(E, (), 2))
-    product = reference.csr_matmul(a, b, (NUM_SRC, NUM_DST, NUM_SRC))
-    shape = (NUM_SRC, NUM_DST)
-    torch.testing.assert_close(
-        dense(product, (NUM_SRC, NUM_SRC)), dense(a, shape) @ dense(b, shape[::-1])
-    )
-    other = (SRC.flip(0), DST, features(E, (), 3))
-    total = reference.csr_sum([a, other], shape)
-    torch.testing.assert_close(dense(total, shape), dense(a, shape) + dense(other, shape))
-    at = reference.csr_mask(a, other[0], other[1], shape)
-    torch.testing.assert_close(at, dense(a, shape)[other[0], other[1]])
-
-
 def test_graphs_without_edges() -> None:
     empty = Graph.from_edge_index(torch.zeros(2, 0).long(), 3, 2)
     u, e = torch.ones(3, 4), torch.ones(0, 4)

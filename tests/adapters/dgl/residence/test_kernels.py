@@ -229,6 +229,37 @@ def test_segments(place: Place) -> None:
     check(place, run, torch.randn(30, 3), torch.tensor([20, 0, 3, 7]), used=used)
 
 
+def dense(g: Any, weight: Tensor) -> Tensor:
+    """The adjacency matrix, as stock and we number its edges differently."""
+    src, dst = g.edges()
+    where = (src.long(), dst.long())
+    return weight.new_zeros(g.num_src_nodes(), g.num_dst_nodes()).index_put(
+        where, weight, accumulate=True
+    )
+
+
+def test_products_of_adjacency_matrices(place: Place) -> None:
+    """No kernels of ours, but torch's products, of graphs without parallel edges."""
+
+    def run(a: Any, b: Any, c: Any) -> Any:
+        a, b, c = (g.local_var() for g in (a, b, c))
+        for g in (a, b, c):
+            g.edata["w"] = g.edata["w"].requires_grad_()
+        product, total = dgl.adj_product_graph(a, b, "w"), dgl.adj_sum_graph([a, c], "w")
+        found = [dense(g, g.edata["w"]) for g in (product, total)]
+        sum(y.pow(2).sum() for y in found).backward()  # type: ignore[union-attr]
+        return [y.detach() for y in found], [g.edata["w"].grad for g in (a, b, c)]
+
+    def graph(types: str, sizes: tuple[int, int], seed: int) -> Any:
+        taken = torch.randperm(sizes[0] * sizes[1], generator=torch.Generator().manual_seed(seed))
+        ends = tuple(torch.unravel_index(taken[:20], sizes))
+        counts = dict(zip(types, sizes, strict=True))
+        return featured(dgl.heterograph({(types[0], "to", types[1]): ends}, counts))
+
+    graphs = graph("ab", (7, 5), 0), graph("bc", (5, 6), 1), graph("ab", (7, 5), 2)
+    place.check(run, *graphs)
+
+
 @pytest.mark.parametrize("aggregator", ["sum", "mean"])
 def test_multigraphs(place: Place, aggregator: str) -> None:
     def run(g: Any) -> Any:

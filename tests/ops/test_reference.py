@@ -162,6 +162,18 @@ def test_products() -> None:
     torch.testing.assert_close(outer, by_weight)
 
 
+def test_nan_never_wins() -> None:
+    none, nan = float("-inf"), float("nan")
+    x = torch.tensor([[nan, 1.0], [3.0, nan], [nan, 2.0], [none, 5.0]])
+    ends = torch.tensor([[0, 1, 2, 3], [0, 0, 1, 2]])
+    y, arg = reference.segment_reduce("max", x, torch.tensor([0, 2, 3, 4, 4]))
+    assert y.tolist() == [[3.0, 1.0], [none, 2.0], [none, 5.0], [none, none]]
+    assert arg.tolist() == [[1, 0], [-1, 2], [-1, 3], [-1, -1]]
+    y, arg_u, _ = reference.gspmm(Graph.from_edge_index(ends), "copy_lhs", "max", x, None)
+    assert y.tolist() == [[3.0, 1.0], [none, 2.0], [none, 5.0]]
+    assert arg_u.tolist() == [[1, 0], [0, 2], [0, 3]]
+
+
 def test_graphs_without_edges() -> None:
     empty = Graph.from_edge_index(torch.zeros(2, 0).long(), 3, 2)
     u, e = torch.ones(3, 4), torch.ones(0, 4)

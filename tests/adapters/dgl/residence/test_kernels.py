@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import shutil
 from collections.abc import Callable, Iterator
@@ -17,7 +18,7 @@ from torch import Tensor
 import gnn_backend
 from gnn_backend import config
 from gnn_backend.adapters.dgl import kernels
-from gnn_backend.dispatch import Dispatcher
+from gnn_backend.dispatch import Dispatcher, bypass
 from gnn_backend.errors import StrictFallbackError, Unsupported
 from gnn_backend.ops import reference
 from gnn_backend.runtime.sparse import rows
@@ -269,6 +270,19 @@ def test_multigraphs(place: Place, aggregator: str) -> None:
     g = star()
     g.edata["n"] = torch.arange(40)
     place.check(run, g)  # both refuse integers
+
+
+@pytest.mark.parametrize("bypassing", [False, True], ids=["kernel", "plain"])
+def test_nan_never_wins(place: Place, bypassing: bool) -> None:
+    """As in DGL, whichever code answers."""
+
+    def run(g: Any, x: Tensor) -> Any:
+        return dgl.ops.copy_u_max(g, x), dgl.ops.copy_u_min(g, x)
+
+    x = torch.randn(13, 3)
+    x[2:9] = torch.nan
+    with bypass() if bypassing else contextlib.nullcontext():
+        place.check(run, star(), x)
 
 
 def test_verification_compares_with_plain_torch(place: Place, monkeypatch: Any) -> None:

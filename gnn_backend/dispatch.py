@@ -63,6 +63,8 @@ class Dispatcher:
         ``(*args, **kwargs) -> int``: bytes of edge-wise intermediates that the stock code holds.
     static : callable, str or None
         ``(layer) -> reason code or None``: what is known before any call, for ``explain``.
+    switch : str or None
+        Symbol of the patch whose mode this follows, where that is not ``symbol``.
     """
 
     symbol: str
@@ -71,6 +73,7 @@ class Dispatcher:
     signature: Callable[..., Hashable] | str | None = None
     saves: Callable[..., int] | str | None = None
     static: Callable[[Any], str | None] | str | None = None
+    switch: str | None = None
 
     def __post_init__(self) -> None:
         self._decisions: dict[Hashable, str | None] = {}
@@ -99,7 +102,7 @@ class Dispatcher:
             follows ``enable``. See :func:`active_mode`.
         """
         original = stock(original)
-        symbol, traced, call = self.symbol, self._traced, self._call
+        symbol, traced, call = self.switch or self.symbol, self._traced, self._call
         compiling, bypasses, active = torch.compiler.is_compiling, bypassed, active_mode
 
         # Names of this module must be closed over here: the function gets the host's globals.
@@ -115,7 +118,7 @@ class Dispatcher:
 
     def _traced(self, original: Any, mode: str | None, args: Any, kwargs: Any) -> Any:
         """The call as torch.compile sees it: no locks, no counters, no clock, no verification."""
-        current = active_mode(self.symbol, mode)
+        current = active_mode(self.switch or self.symbol, mode)
         if current is None:
             return original(*args, **kwargs)
         reason = self.eligible(*args, **kwargs)  # type: ignore[operator]

@@ -2,36 +2,24 @@
 
 Each function here takes the place of the function of the same name in ``dgl._sparse_ops`` (or of
 ``edge_softmax`` in DGL's PyTorch backend), gets the stock function first, and keeps its contract.
-On a CPU graph the stock function runs; on a resident one, a plain function over
-:class:`gnn_backend.graph.Graph` out of :data:`OPERATORS`. DGL's autograd functions call these again
-for gradients.
+On a CPU graph the stock function runs; on a resident one, an operator over
+:class:`gnn_backend.graph.Graph` out of :data:`gnn_backend.adapters.dgl.kernels.OPERATORS`. DGL's
+autograd functions call these again for gradients.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from gnn_backend.adapters.dgl.autocast import without_autocast
+from gnn_backend.adapters.dgl.kernels import OPERATORS
 from gnn_backend.adapters.dgl.residence import boundary
 from gnn_backend.adapters.dgl.residence.support import is_resident
-from gnn_backend.dispatch import bypassed
-from gnn_backend.errors import Unsupported
-from gnn_backend.ops import reference
-from gnn_backend.profile import record_call
-
-OPERATORS: dict[str, Callable[..., Any]] = {
-    name: getattr(reference, name) for name in reference.__all__
-}
-"""The function that each operator runs, by its name in :mod:`gnn_backend.ops.reference`.
-
-A function put here has the arguments and results of the reference, which runs in its place where it
-raises :class:`gnn_backend.errors.Unsupported`, or where acceleration is bypassed.
-"""
+from gnn_backend.graph.build import expand_rows
+from gnn_backend.ops import csr
 
 _TARGETS = {0: "u", 1: "e", 2: "v", "src": "u", "edge": "e", "dst": "v"}
 
@@ -46,19 +34,8 @@ def _relation(index: Any) -> Any:
 
 
 def _run(name: str, *args: Any, **kwargs: Any) -> Any:
-    """Run an operator, and count it where it is another than the reference."""
     boundary.counts[name] += 1
-    function, plain = OPERATORS[name], getattr(reference, name)
-    if function is plain or bypassed():
-        return plain(*args, **kwargs)
-    start, reason = time.perf_counter(), None
-    try:
-        result = function(*args, **kwargs)
-    except Unsupported as error:
-        reason = error.reason
-        result = plain(*args, **kwargs)
-    record_call(f"dgl.{name}", reason is None, reason, time.perf_counter() - start)
-    return result
+    return OPERATORS[name](*args, **kwargs)
 
 
 def _error(message: str) -> Exception:
@@ -297,7 +274,7 @@ def segment_reduce(stock: Any, op: str, feat: Tensor, offsets: Tensor) -> Any:
     """``_segment_reduce``: (out, arg)."""
     if not is_resident(feat):
         return stock(op, feat, offsets)
-    return _run("segment_reduce", op, feat, offsets)
+    return _run("segment_reduce", op, feat, offsets.to(feat.device))
 
 
 def bwd_segment_cmp(stock: Any, feat: Tensor, arg: Tensor, m: int) -> Tensor:
@@ -350,27 +327,28 @@ def gather_mm_scatter(
     """``_gather_mm_scatter``; adds to ``out``."""
     if not is_resident(A):
         return stock(A, B, out, idx_a, idx_b, idx_c)
-    return _run("gather_mm_scatter", A, B, out, idx_a, idx_b, idx_c)
+    return out.add_(_run("gather_mm_scatter", A, B, len(out), idx_a, idx_b, idx_c))
 
 
 # ---------------------------------------------------------------------- sparse matrices
 
 
-def _matrix(relation: Any, weights: Tensor) -> Any:
-    if weights.numel() != relation.num_edges:
-        raise _error(f"expected {relation.num_edges} edge weights, got {weights.numel()}")
-    return (*relation.ends, weights)
+def _weights(relation: Any, weights: Tensor) -> Tensor:
+    if weights.shape != (relation.num_edges,):
+        raise _error(f"expected edge weights of shape ({relation.num_edges},), got "
+                     f"{tuple(weights.shape)}")  # fmt: skip
+    return weights
 
 
-def _from_matrix(matrix: Any, num_src: int, num_dst: int, like: Any, one_type: bool) -> Any:
+def _as_index(matrix: csr.SparseMatrix, like: Any, one_type: bool) -> Any:
+    """(index, weights) of a matrix; ids of the type of the relation ``like``."""
     from gnn_backend.adapters.dgl.residence.index import ResidentIndex
     from gnn_backend.adapters.dgl.residence.mirror import Relation
 
-    src, dst, weights = matrix
-    relation = Relation.from_ends(
-        src.to(like.dtype), dst.to(like.dtype), num_src, num_dst, one_type
-    )
-    return ResidentIndex.of_relation(relation), weights
+    src = expand_rows(matrix.indptr, matrix.indices.numel()).to(like.dtype)
+    dst = matrix.indices.to(like.dtype)
+    relation = Relation.from_ends(src, dst, matrix.num_rows, matrix.num_cols, one_type)
+    return ResidentIndex.of_relation(relation), matrix.weights
 
 
 def csrmm(stock: Any, A: Any, A_weights: Tensor, B: Any, B_weights: Tensor, num_vtypes: int) -> Any:
@@ -380,9 +358,9 @@ def csrmm(stock: Any, A: Any, A_weights: Tensor, B: Any, B_weights: Tensor, num_
         return stock(A, A_weights, B, B_weights, num_vtypes)
     if a.num_dst != b.num_src:
         raise _error(f"expected B to have {a.num_dst} source nodes, got {b.num_src}")
-    sizes = (a.num_src, a.num_dst, b.num_dst)
-    found = _run("csr_matmul", _matrix(a, A_weights), _matrix(b, B_weights), sizes)
-    return _from_matrix(found, a.num_src, b.num_dst, a, num_vtypes == 1)
+    boundary.counts["csrmm"] += 1
+    found = csr.csrmm(a.graph, _weights(a, A_weights), b.graph, _weights(b, B_weights))
+    return _as_index(found, a, num_vtypes == 1)
 
 
 def csrsum(stock: Any, As: Any, A_weights: Any) -> Any:
@@ -394,8 +372,9 @@ def csrsum(stock: Any, As: Any, A_weights: Any) -> Any:
     shape = (first.num_src, first.num_dst)
     if any((r.num_src, r.num_dst) != shape for r in relations):
         raise _error(f"expected all graphs to have {shape} nodes")
-    matrices = [_matrix(r, w) for r, w in zip(relations, A_weights, strict=True)]
-    return _from_matrix(_run("csr_sum", matrices, shape), *shape, first, first.same_type)
+    boundary.counts["csrsum"] += 1
+    weights = [_weights(r, w) for r, w in zip(relations, A_weights, strict=True)]
+    return _as_index(csr.csrsum([r.graph for r in relations], weights), first, first.same_type)
 
 
 def csrmask(stock: Any, A: Any, A_weights: Tensor, B: Any) -> Tensor:
@@ -403,4 +382,5 @@ def csrmask(stock: Any, A: Any, A_weights: Tensor, B: Any) -> Tensor:
     a, b = _relation(A), _relation(B)
     if a is None or b is None:
         return stock(A, A_weights, B)
-    return _run("csr_mask", _matrix(a, A_weights), *b.ends, (a.num_src, a.num_dst))
+    boundary.counts["csrmask"] += 1
+    return csr.csrmask(a.graph, _weights(a, A_weights), b.graph)

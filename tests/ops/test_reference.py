@@ -156,29 +156,22 @@ def test_products() -> None:
     picked = torch.stack([a[i] @ weight[k] for i, k in zip(order, some, strict=True)])
     torch.testing.assert_close(found, picked)
     to = torch.tensor([0, 1, 1, 0, 2, 2, 2, 0, 1])
-    out = reference.gather_mm_scatter(a, weight, torch.zeros(3, 5).double(), order, some, to)
+    out = reference.gather_mm_scatter(a, weight, 3, order, some, to)
     torch.testing.assert_close(out, torch.zeros(3, 5).double().index_add(0, to, picked))
-    outer = reference.gather_mm_scatter(a, grad, torch.zeros_like(weight), None, None, kinds)
+    outer = reference.gather_mm_scatter(a, grad, len(weight), None, None, kinds)
     torch.testing.assert_close(outer, by_weight)
 
 
-def test_sparse_matrices() -> None:
-    def dense(matrix: Any, shape: tuple[int, int]) -> Tensor:
-        found = torch.zeros(shape, dtype=torch.float64)
-        return found.index_put((matrix[0], matrix[1]), matrix[2], accumulate=True)
-
-    a = (SRC, DST, features(E, (), 1))
-    b = (DST, SRC, features(E, (), 2))
-    product = reference.csr_matmul(a, b, (NUM_SRC, NUM_DST, NUM_SRC))
-    shape = (NUM_SRC, NUM_DST)
-    torch.testing.assert_close(
-        dense(product, (NUM_SRC, NUM_SRC)), dense(a, shape) @ dense(b, shape[::-1])
-    )
-    other = (SRC.flip(0), DST, features(E, (), 3))
-    total = reference.csr_sum([a, other], shape)
-    torch.testing.assert_close(dense(total, shape), dense(a, shape) + dense(other, shape))
-    at = reference.csr_mask(a, other[0], other[1], shape)
-    torch.testing.assert_close(at, dense(a, shape)[other[0], other[1]])
+def test_nan_never_wins() -> None:
+    none, nan = float("-inf"), float("nan")
+    x = torch.tensor([[nan, 1.0], [3.0, nan], [nan, 2.0], [none, 5.0]])
+    ends = torch.tensor([[0, 1, 2, 3], [0, 0, 1, 2]])
+    y, arg = reference.segment_reduce("max", x, torch.tensor([0, 2, 3, 4, 4]))
+    assert y.tolist() == [[3.0, 1.0], [none, 2.0], [none, 5.0], [none, none]]
+    assert arg.tolist() == [[1, 0], [-1, 2], [-1, 3], [-1, -1]]
+    y, arg_u, _ = reference.gspmm(Graph.from_edge_index(ends), "copy_lhs", "max", x, None)
+    assert y.tolist() == [[3.0, 1.0], [none, 2.0], [none, 5.0]]
+    assert arg_u.tolist() == [[1, 0], [0, 2], [0, 3]]
 
 
 def test_graphs_without_edges() -> None:

@@ -10,7 +10,7 @@ from dgl.base import DGLError
 from dgl.frame import Frame
 from torch import Tensor
 
-from gnn_backend.adapters.dgl.operators import OPERATORS
+from gnn_backend.adapters.dgl.kernels import OPERATORS
 from gnn_backend.adapters.dgl.residence.index import ResidentIndex
 from gnn_backend.adapters.dgl.residence.transforms import simple
 
@@ -69,6 +69,10 @@ def _summed(frame: Frame, place: Tensor, count: Tensor, mean: bool) -> Frame:
     """Sums or means of the features of the edges that each edge stands for."""
     columns = {}
     for name in frame:
+        if not frame[name].is_floating_point():
+            got = f"edge feature {name!r} is of {frame[name].dtype}"
+            raise DGLError(f"{got}, expected a floating-point type; convert it, or choose "
+                           "aggregator='arbitrary'")  # fmt: skip
         total = OPERATORS["scatter_add"](frame[name], place, count.numel())
         if mean:
             total = total / count.to(total.dtype).view(-1, *[1] * (total.dim() - 1))

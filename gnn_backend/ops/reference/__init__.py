@@ -15,13 +15,9 @@ from gnn_backend.ops.reference.matmul import (
     segment_mm_backward_weight,
 )
 from gnn_backend.ops.reference.segment import scatter_add, segment_reduce, segment_reduce_backward
-from gnn_backend.ops.reference.sparse import csr_mask, csr_matmul, csr_sum
 from gnn_backend.ops.reference.spmm import gspmm
 
 __all__ = [
-    "csr_mask",
-    "csr_matmul",
-    "csr_sum",
     "edge_softmax",
     "edge_softmax_backward",
     "gather_mm",

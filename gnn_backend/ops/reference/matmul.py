@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from gnn_backend.ops.reference.segment import scatter_add
+
 
 def segment_mm(a: Tensor, weight: Tensor, lengths: Tensor, *, transposed: bool = False) -> Tensor:
     """Multiply consecutive rows by the matrix of their segment.
@@ -46,28 +48,27 @@ def gather_mm(a: Tensor, weight: Tensor, idx_a: Tensor | None, idx_b: Tensor) ->
 def gather_mm_scatter(
     a: Tensor,
     b: Tensor,
-    out: Tensor,
+    num_rows: int,
     idx_a: Tensor | None,
     idx_b: Tensor | None,
     idx_c: Tensor | None,
 ) -> Tensor:
-    """Products of gathered rows, added into ``out``.
+    """Products of gathered rows, added up by ``idx_c``.
 
-    With ``b`` [R, I, O] row i is ``a[idx_a[i]] @ b[idx_b[i]]``, added to row ``idx_c[i]`` of
-    ``out`` [M, O] (row i without ``idx_c``). With ``b`` [N, O] it is the outer product of row i of
-    ``a`` and of ``b``, added to matrix ``idx_c[i]`` of ``out`` [R, I, O].
+    With ``b`` [R, I, O] row i is ``a[idx_a[i]] @ b[idx_b[i]]``, added to row ``idx_c[i]`` of the
+    result [num_rows, O] (row i without ``idx_c``). With ``b`` [N, O] it is the outer product of row
+    i of ``a`` and of ``b``, added to matrix ``idx_c[i]`` of the result [num_rows, I, O].
     """
     rows = a if idx_a is None else a[idx_a.long()]
     if b.dim() == 3:
         assert idx_b is not None
         products = gather_mm(rows, b, None, idx_b)
-        if idx_c is None:
-            return out.copy_(products)
-        return out.index_add_(0, idx_c.long(), products)
+        return products if idx_c is None else scatter_add(products, idx_c, num_rows)
     others = b if idx_b is None else b[idx_b.long()]
     assert idx_c is not None
+    out = a.new_zeros(num_rows, a.shape[1], b.shape[1])
     for matrix, chosen in _groups(idx_c):
-        out[matrix] += rows[chosen].t() @ others[chosen]
+        out[matrix] = rows[chosen].t() @ others[chosen]
     return out
 
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from gnn_backend.errors import invalid
 from gnn_backend.ops.reference.broadcast import accumulator
-from gnn_backend.ops.reference.spmm import _extreme
+from gnn_backend.ops.reference.spmm import extreme
 
 
 def segment_reduce(op: str, feat: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -24,7 +24,8 @@ def segment_reduce(op: str, feat: Tensor, offsets: Tensor) -> tuple[Tensor, Tens
     Tensor [S, *]
         An empty segment has 0, or -inf for max and inf for min.
     Tensor [S, *] or None
-        For max and min: the first row that won, -1 for an empty segment; dtype of ``offsets``.
+        For max and min: the first row that won, in the dtype of ``offsets``; -1 where nothing is
+        above -inf (below inf for min). A NaN never wins.
     """
     if op not in ("sum", "max", "min"):
         raise invalid("op", "unknown reduction", repr(op), "sum, max or min")
@@ -41,9 +42,8 @@ def segment_reduce(op: str, feat: Tensor, offsets: Tensor) -> tuple[Tensor, Tens
         none = float("-inf") if op == "max" else float("inf")
         out = torch.full(shape, none, dtype=feat.dtype, device=feat.device)
         return out, torch.full(shape, -1, dtype=offsets.dtype, device=feat.device)
-    out, won = _extreme(rows, segments, shape, op)
-    inhabited = (lengths > 0).view(-1, *[1] * (feat.dim() - 1))
-    return out, torch.where(inhabited, won, -1).to(offsets.dtype)
+    out, won, found = extreme(rows, segments, shape, op)
+    return out, torch.where(found, won, -1).to(offsets.dtype)
 
 
 def segment_reduce_backward(grad: Tensor, arg: Tensor, num_rows: int) -> Tensor:

@@ -34,7 +34,7 @@ def gspmm(
         for min, which DGL takes for "none".
     Tensor [num_dst, *] or None, int64
         For max and min with ``u``: the source that won; of equal ones that of the smallest edge id;
-        0 where there is no in-edge.
+        0 where nothing is above -inf (below inf for min). A NaN never wins.
     Tensor [num_dst, *] or None, int64
         For max and min with ``e``: the edge that won, by the same rule.
 
@@ -64,29 +64,32 @@ def gspmm(
         out = torch.zeros(shape, dtype=messages.dtype, device=messages.device)
         arg = torch.zeros(shape, dtype=torch.int64, device=messages.device)
         return out, arg if lhs is not None else None, arg.clone() if rhs is not None else None
-    out, won = _extreme(messages, rows, shape, reduce)
-    edges = won if ids is None else ids.long()[won]
-    inhabited = (csr.indptr.diff() > 0).view(-1, *[1] * (out.dim() - 1))
+    out, won, found = extreme(messages, rows, shape, reduce)
     sources = csr.indices.long()[won]
-    arg_u = torch.where(inhabited, sources, 0) if lhs is not None else None
-    arg_e = torch.where(inhabited, edges, 0) if rhs is not None else None
+    edges = won if ids is None else ids.long()[won]
+    arg_u = torch.where(found, sources, 0) if lhs is not None else None
+    arg_e = torch.where(found, edges, 0) if rhs is not None else None
     return out, arg_u, arg_e
 
 
-def _extreme(
+def extreme(
     messages: Tensor, rows: Tensor, shape: tuple[int, ...], reduce: str
-) -> tuple[Tensor, Tensor]:
-    """Largest or smallest message of each row, and the first position that has it."""
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Largest or smallest message of each row, the first position that has it, and whether any has.
+
+    As in DGL a NaN never wins, and nothing does that is not above -inf (below inf for min).
+    """
     flat = messages.reshape(messages.shape[0], -1)
     none = float("-inf") if reduce == "max" else float("inf")
+    flat = torch.where(flat.isnan(), none, flat)
     out = torch.full((shape[0], flat.shape[1]), none, dtype=flat.dtype, device=flat.device)
     index = rows[:, None].expand_as(flat)
     out.scatter_reduce_(0, index, flat, "amax" if reduce == "max" else "amin")
-    best = out[rows]
-    wins = (flat == best) | (best.isnan() & flat.isnan())
+    wins = (flat == out[rows]) & (flat != none)
     count = flat.shape[0]
     places = torch.arange(count, device=flat.device)[:, None].expand_as(flat)
     won = torch.full(out.shape, count, device=flat.device)
     won.scatter_reduce_(0, index, torch.where(wins, places, count), "amin")
-    won = torch.where(won == count, 0, won)
-    return out.reshape(shape), won.reshape(shape)
+    found = won < count
+    won = torch.where(found, won, 0)
+    return out.reshape(shape), won.reshape(shape), found.reshape(shape)

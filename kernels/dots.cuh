@@ -1,5 +1,5 @@
 // Dot products of row fragments over the lanes of a head, and sums of two rows; 16-bit rows on
-// tensor cores and in packed arithmetic, which halves the instructions that a score takes.
+// tensor cores and in packed arithmetic, which takes fewer instructions.
 //
 // Tensor cores: lane 4 g + t of a warp gives mma.m16n8k16 its 16 bytes of a moving row, one half in row g of
 // the first matrix and the other in row g + 8, and 8 bytes of a fixed row in column g of the second. A
@@ -30,7 +30,7 @@ template <> struct Packed<f16> {
 };
 
 // A row that many rows are multiplied with. `set` takes a fragment, which every group may have its own of;
-// `sum` gives this lane's share of its product with another, over the lanes of a head.
+// `dot` gives this lane's share of its product with another, over the lanes of a head.
 template <class S, bool ON_TENSOR_CORES = PACKED<S>> struct Fixed {
     Raw<S> row;
     __device__ __forceinline__ void set(const Raw<S>& raw, int) { row = raw; }

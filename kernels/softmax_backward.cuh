@@ -8,11 +8,11 @@
 
 namespace gnnb {
 
-// Softmax weight of an edge from its score and its row's log-sum-exp. A score that is NaN while the
-// row is finite belongs to a masked edge: where the exact logit is -inf, `score` may give inf - inf
-// (the forward pass took score_exact). Its weight is 0.
+// Softmax weight of an edge from its score and its row's log-sum-exp. A score that is NaN or +inf while
+// the row is finite belongs to a masked edge: where the exact logit is -inf, `score` may give
+// inf - inf, or +inf from an overflow (the forward pass took score_exact). Its weight is 0.
 __device__ __forceinline__ float weight_of(float score, float lse) {
-    return score != score && fabsf(lse) <= LARGEST ? 0.f : exp2_approx(score - lse);
+    return !(score <= LARGEST) && fabsf(lse) <= LARGEST ? 0.f : exp2_approx(score - lse);
 }
 
 template <class S, int UNROLL>

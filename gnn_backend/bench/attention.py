@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import gc
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -14,7 +13,7 @@ from torch import Tensor
 
 from gnn_backend import memory
 from gnn_backend.bench import stock, timing, yardstick
-from gnn_backend.bench.environment import cpu_report, device_report, versions
+from gnn_backend.bench.environment import cpu_report, device_report, document
 from gnn_backend.bench.hosts import Shape
 from gnn_backend.bench.rivals import turbo_gnn
 from gnn_backend.datasets import GraphData, load
@@ -67,21 +66,9 @@ def run(graphs: list[str], settings: Settings, say: Callable[[str], None]) -> di
             say(f"{name} {dtype}: {data.num_nodes:,} nodes, {data.num_edges:,} edges")
             rows.append(_row(name, data, dtype, settings))
             _release(settings)
-    return {**_header(settings), "graphs": rows}
-
-
-def _header(settings: Settings) -> dict[str, Any]:
-    shown = asdict(settings)
-    checked = settings.check_yardstick
-    shown["check_yardstick"] = checked.name if checked else None
-    return {
-        "benchmark": "attention",
-        "operator": "gatv2",
-        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        "device": device_report() if settings.gpu else cpu_report(),
-        "versions": versions(),
-        "settings": shown,
-    }
+    device = device_report() if settings.gpu else cpu_report()
+    header = document("attention", asdict(settings), device)
+    return {**header, "operator": "gatv2", "graphs": rows}
 
 
 def _row(name: str, data: GraphData, dtype: str, settings: Settings) -> dict[str, Any]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import importlib.metadata
 import platform
 import re
 import shutil
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +39,22 @@ def versions() -> dict[str, str | None]:
     found["cuda_of_driver"] = _dotted(driver_cuda_version())
     found["g++"] = compiler_version()
     return found
+
+
+def document(
+    benchmark: str, settings: Mapping[str, Any], device: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """What every result begins with: benchmark, date, device, versions and settings.
+
+    Of a path among the settings only the name is kept.
+    """
+    return {
+        "benchmark": benchmark,
+        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "device": device,
+        "versions": versions(),
+        "settings": {k: v.name if isinstance(v, Path) else v for k, v in settings.items()},
+    }
 
 
 def distribution_version(name: str) -> str | None:

@@ -6,7 +6,6 @@ results are compared with the time that their own bytes take at the rate of a pl
 
 from __future__ import annotations
 
-import datetime
 import gc
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -17,7 +16,7 @@ import torch
 from torch import Tensor
 
 from gnn_backend.bench import timing, yardstick
-from gnn_backend.bench.environment import device_report, versions
+from gnn_backend.bench.environment import device_report, document
 from gnn_backend.datasets import GraphData, load
 from gnn_backend.graph import Graph
 from gnn_backend.ops.edge_softmax import edge_softmax, edge_softmax_backward
@@ -99,17 +98,7 @@ def run(graphs: list[str], settings: Settings, say: Callable[[str], None]) -> di
             say(f"{name} {dtype}: {data.num_nodes:,} nodes, {data.num_edges:,} edges")
             rows.append(_row(data, dtype, settings))
             _release(settings)
-    shown = {**asdict(settings), "check_yardstick": None}
-    if settings.check_yardstick is not None:
-        shown["check_yardstick"] = settings.check_yardstick.name
-    return {
-        "benchmark": "operators",
-        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        "device": device_report(),
-        "versions": versions(),
-        "settings": shown,
-        "graphs": rows,
-    }
+    return {**document("operators", asdict(settings), device_report()), "graphs": rows}
 
 
 def _row(data: GraphData, dtype: str, settings: Settings) -> dict[str, Any]:

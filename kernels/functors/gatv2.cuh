@@ -79,14 +79,13 @@ template <class S> struct GATv2 {
     template <class Args>
     static __device__ __forceinline__ float score_exact(
         const Args& args, const Lane<S>& at, const Params& p, const Src& src, const Dst& dst) {
-        float att[K], x[K], r[K], whole = 0.f, row = 0.f;
+        float att[K], z[K], r[K], whole = 0.f, row = 0.f;
         p.attention(args, at, att);
-        src.x.unpack(x);
+        unpacked_sum(src.x, dst.x, z);
         dst.x.unpack(r);
         #pragma unroll
         for (int i = 0; i < K; i++) {
-            const float z = x[i] + r[i];
-            whole = fmaf(att[i], z > 0.f ? z : p.slope * z, whole);
+            whole = fmaf(att[i], z[i] > 0.f ? z[i] : p.slope * z[i], whole);
             row = fmaf(att[i], r[i], row);
         }
         return LOG2E * whole - p.lin * row;

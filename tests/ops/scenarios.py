@@ -97,6 +97,23 @@ def beside_a_masked_source(heads: int, dim: int, sign: float, device: str = "cpu
     return p
 
 
+def beside_an_overflow(heads: int, dim: int, device: str = "cpu") -> Problem:
+    """float16; x_src + x_dst is finite, but beyond float16, where source 0 meets destination 0.
+
+    The hosts' layers take it for -inf, and so the logit: the edge has no weight, and source 0,
+    which has no other edge, no gradient.
+    """
+    edges = (pairs([0, 1, 2], [0, 0, 0]), 3, 1)
+    p = problem(heads, dim, torch.float16, edges=edges, device=device)
+    with torch.no_grad():
+        p.operands["x_src"][:, :, 0] = 60000
+        p.operands["x_src"][0, :, 0] = -60000
+        p.operands["x_dst"][:, :, 0] = -60000
+        p.operands["att"][:, 0] = 1e-3
+        p.cotangent[:, :, 0] = 0
+    return p
+
+
 def large_logits(heads: int, dim: int, size: float, device: str = "cpu") -> tuple[Problem, Tensor]:
     """Logits up to ``size``, of which two sources share the largest; and the right output row."""
     p = problem(heads, dim, edges=(pairs(list(range(20)), [0] * 20), 20, 1), device=device)

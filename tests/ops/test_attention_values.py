@@ -11,6 +11,7 @@ from gnn_backend.graph import Graph
 from tests.ops.scenarios import (
     POISONS,
     beside_a_masked_source,
+    beside_an_overflow,
     large_logits,
     masked,
     poisoned,
@@ -60,6 +61,16 @@ def test_a_masked_source(heads: int, dim: int, sign: float, target: str, splitti
     out = attention(p).detach()
     same_places(out, reference(p, torch.float32)["out"])
     assert out[3].isfinite().all()
+
+
+@pytest.mark.parametrize(("heads", "dim"), [(2, 64), (2, 32), (1, 128)])
+def test_gradient_beside_an_overflow(emulator: None, heads: int, dim: int) -> None:
+    p = beside_an_overflow(heads, dim)
+    got = run(p)
+    got["att"] = got["att"][..., 1:]  # in column 0 it is 0 times infinity, as in stock
+    assert all(value.isfinite().all() for value in got.values())
+    assert not got["x_src"][0].any()
+    assert got["x_src"][1:].any()
 
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])

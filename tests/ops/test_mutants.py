@@ -18,7 +18,7 @@ import torch
 from gnn_backend import config
 from gnn_backend.runtime import emulator as emulator_module
 from gnn_backend.runtime import selection
-from tests.ops.scenarios import beside_a_masked_source, with_ties
+from tests.ops.scenarios import beside_a_masked_source, beside_an_overflow, with_ties
 from tests.ops.support import attention, check_problem, problem, reference, run
 
 #: What is forgotten: what stands in the sources (a regular expression), what the mutant has.
@@ -35,8 +35,9 @@ MUTANTS = {
     "one group of the parameter sum": (
         r"o = S::GROUP; o < WARP; o <<= 1\) x \+=", "o = 2 * S::GROUP; o < WARP; o <<= 1) x +="
     ),
+    "that an overflow has no weight": (r"!\(score <= LARGEST\)", "score != score"),
     "the mean of a softmax gradient": (r"\(product\.held\[i\] - delta\)", "product.held[i]"),
-    "that a masked edge has no weight": (r"score != score && .*\? 0\.f :", ""),
+    "that a masked edge has no weight": (r"!\(score <= LARGEST\) && .*\? 0\.f :", ""),
     "the slope of leaky-relu at zero": (r"> 0\.f\) grad", ">= 0.f) grad"),
     "whose product a quad's lane holds": (r"lane % 4 == quad / 2", "lane % 4 == 0"),
     "the second half of a product": (r"second\[3\] : second\[2\]", "second[2] : second[3]"),
@@ -62,6 +63,7 @@ def check_kernels() -> None:
     with mock.patch.object(selection, "chunk_for", lambda *_: 2):
         check_problem(problem())  # hubs of more slots than a warp merges alone
     assert not run(beside_a_masked_source(2, 64, -1.0))["x_src"][0].any()
+    assert not run(beside_an_overflow(2, 64))["x_src"][0].any()
     # Source 0 is read by few rows; the logits of a source of 1e30 are -inf.
     for sources, value in ((slice(1), float("nan")), (slice(18), 1e30)):
         special = problem()

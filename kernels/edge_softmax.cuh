@@ -1,28 +1,33 @@
 // Softmax of edge values over the edges of each row, column by column, and its backward pass:
 //     out_e = exp(x_e - top) / sum                  grad_e = out_e * g_e - out_e * sum(out * g)
 //
-// Mapping: edges.cuh. A task whose row is whole finds the row's statistics and writes its edges,
-// which it reads again from the caches. Rows of several tasks leave statistics a task, which
-// `edge_softmax_merge` makes those of the row, and `edge_softmax_finish` writes their edges.
+// Three launches. `edge_softmax_stats`, over tasks (mapping: edges.cuh), finds the statistics of
+// every row, or of every task of a split row; `edge_softmax_merge` makes those of split rows
+// (split_rows.cuh; lanes side by side take columns and then slots); `edge_softmax_apply` writes the result in the caller's edge order, LANES lanes an edge.
 //
-// Bytes an edge: 4 (edge id) + two rows forward, three backward, as often as the caches do not hold
-// a task's rows; split rows read theirs twice from memory. Determinism: no atomics, fixed orders.
+// Bytes an edge: to the statistics a row of values (backward two) and 4 (edge id) where edges are
+// not in CSR order; then the same rows again, 4 (the edge's row), the result, and the statistics of
+// its row from the caches. Only the first pass reads rows in another order than they lie in
+// memory, and nothing is written so. Determinism: no atomics, fixed orders.
 #pragma once
 #include "edges.cuh"
+#include "split_rows.cuh"
 
 namespace gnnb {
 
-constexpr int SOFTMAX_MERGE_WARPS = 8;
 
 struct EdgeSoftmaxArgs {
-    const int4* tasks;               // all tasks; to finish: those of split rows
+    const int4* tasks;
     i64 num_tasks;
     const void* edge_ids;            // of type Id; null: CSR order
+    const int* edge_rows;            // [edges], in the caller's order
+    i64 num_edges;
     Table value, grad;               // [edges, width]: forward the logits; backward out, grad_out
     i64 width;
     i64 weighted;                    // grad holds out * grad_out
     void* out;                       // [edges, width] of T
-    void* stats;                     // [slots, 2, width] of C
+    void* row_stats;                 // [rows, width, WORDS] of C
+    void* slot_stats;                // [slots, width, WORDS] of C
 };
 
 __device__ __forceinline__ float exponential(float x) { return exp2_approx(x * LOG2E); }
@@ -34,17 +39,23 @@ template <typename C> __device__ __forceinline__ C lowest() {
 }
 
 // Largest logit and sum of exponentials; forward.
-template <typename C> struct SoftmaxStats {
+template <typename C_> struct alignas(2 * sizeof(C_)) SoftmaxStats {
+    using C = C_;
     static constexpr bool BACKWARD = false;
+    static constexpr int WORDS = 2;
     C top, sum;
+    static __device__ __forceinline__ SoftmaxStats of(const C* words) { return {words[0], words[1]}; }
     __device__ __forceinline__ void clear() {
         top = lowest<C>();
         sum = 0;
     }
-    __device__ __forceinline__ void merge(C other_top, C other_sum) {
-        const C next = max(top, other_top);
-        sum = sum * exponential(top - next) + other_sum * exponential(other_top - next);
+    __device__ __forceinline__ void merge(const SoftmaxStats& other) {
+        const C next = max(top, other.top);
+        sum = sum * exponential(top - next) + other.sum * exponential(other.top - next);
         top = next;
+    }
+    __device__ __forceinline__ SoftmaxStats from_lane(int distance) const {
+        return {__shfl_xor_sync(ALL_LANES, top, distance), __shfl_xor_sync(ALL_LANES, sum, distance)};
     }
     template <int N> __device__ __forceinline__ void add(const C (&x)[N], const C (&)[N], int live) {
         C most = top;
@@ -61,11 +72,17 @@ template <typename C> struct SoftmaxStats {
 };
 
 // Sum of out * grad_out; backward.
-template <typename C> struct ProductStats {
+template <typename C_> struct ProductStats {
+    using C = C_;
     static constexpr bool BACKWARD = true;
-    C top, sum;
-    __device__ __forceinline__ void clear() { top = sum = 0; }
-    __device__ __forceinline__ void merge(C, C other_sum) { sum += other_sum; }
+    static constexpr int WORDS = 1;
+    C sum;
+    static __device__ __forceinline__ ProductStats of(const C* words) { return {words[0]}; }
+    __device__ __forceinline__ void clear() { sum = 0; }
+    __device__ __forceinline__ void merge(const ProductStats& other) { sum += other.sum; }
+    __device__ __forceinline__ ProductStats from_lane(int distance) const {
+        return {__shfl_xor_sync(ALL_LANES, sum, distance)};
+    }
     template <int N>
     __device__ __forceinline__ void add(const C (&)[N], const C (&product)[N], int live) {
         #pragma unroll
@@ -75,71 +92,44 @@ template <typename C> struct ProductStats {
     __device__ __forceinline__ C result(C out, C product) const { return product - out * sum; }
 };
 
-// Values of a batch of edges in a lane's columns, and products with the gradient (backward).
-template <class L, bool BACKWARD, typename Id, int DEPTH> struct EdgeBatch {
+// The statistics of one row or slot; lanes of `at` hold columns.
+template <class Stats, class L>
+__device__ __forceinline__ void store_stats(
+    void* table, const Place<L>& at, i64 row, const Stats (&stats)[L::VALUES]) {
+    Stats* to = static_cast<Stats*>(table) + row * at.width;
+    #pragma unroll
+    for (int i = 0; i < L::VALUES; i++)
+        if (at.holds(i)) to[at.column(i)] = stats[i];
+}
+
+// Values of several edges in a lane's columns, and products with the gradient (backward).
+template <class L, bool BACKWARD, int DEPTH> struct EdgeBatch {
     using C = typename L::C;
-    C value[L::VALUES][DEPTH], product[L::VALUES][DEPTH];
-    int live;                                   // a bit an edge
+    using Values = Operand<L, ROW>;
+    using Grads = Operand<L, BACKWARD ? ROW : NONE>;
+    typename Values::Loaded v[DEPTH];
+    typename Grads::Loaded g[DEPTH];
     __device__ __forceinline__ void load(
-        const EdgeSoftmaxArgs& args, const Place<L>& at, const Id (&edges)[DEPTH], int first,
-        int count) {
-        const Operand<L, ROW> values(args.value, at, 1);
-        const Operand<L, BACKWARD ? ROW : NONE> grads(args.grad, at, 1);
-        typename Operand<L, ROW>::Loaded v[DEPTH];
-        typename Operand<L, BACKWARD ? ROW : NONE>::Loaded g[DEPTH];
-        live = 0;
+        const EdgeSoftmaxArgs& args, const Place<L>& at, int d, i64 edge, bool live) {
+        Values(args.value, at, 1).load(v[d], at, edge, live);
+        Grads(args.grad, at, 1).load(g[d], at, edge, live);
+    }
+    __device__ __forceinline__ void unpack(
+        const EdgeSoftmaxArgs& args, int d, C (&value)[L::VALUES], C (&product)[L::VALUES]) const {
+        C y[L::VALUES];
+        v[d].unpack(value);
+        g[d].unpack(y);
         #pragma unroll
-        for (int d = 0; d < DEPTH; d++) {
-            const bool here = first + d * L::EDGES + at.edge < count;
-            live |= (int)here << d;
-            values.load(v[d], at, edges[d], here);
-            grads.load(g[d], at, edges[d], here);
-        }
-        #pragma unroll
-        for (int d = 0; d < DEPTH; d++) {
-            C x[L::VALUES], y[L::VALUES];
-            v[d].unpack(x);
-            g[d].unpack(y);
-            #pragma unroll
-            for (int i = 0; i < L::VALUES; i++) {
-                value[i][d] = x[i];
-                product[i][d] = args.weighted ? y[i] : x[i] * y[i];
-            }
-        }
+        for (int i = 0; i < L::VALUES; i++) product[i] = args.weighted ? y[i] : value[i] * y[i];
     }
 };
 
 template <class Stats, class L, typename Id, int DEPTH>
-__device__ __forceinline__ void write_edges(
-    const EdgeSoftmaxArgs& args, const Assigned<L>& own, const Place<L>& at,
-    Stats (&stats)[L::VALUES]) {
-    using C = typename L::C;
-    #pragma unroll
-    for (int i = 0; i < L::VALUES; i++) stats[i].finish();
-    for_edges<L, DEPTH, Wants<false, true>>(
-        nullptr, static_cast<const Id*>(args.edge_ids), own, at,
-        [&](int first, auto&, auto& edges) {
-            EdgeBatch<L, Stats::BACKWARD, Id, DEPTH> batch;
-            batch.load(args, at, edges, first, own.task.count);
-            #pragma unroll
-            for (int d = 0; d < DEPTH; d++) {
-                C x[L::VALUES];
-                #pragma unroll
-                for (int i = 0; i < L::VALUES; i++)
-                    x[i] = stats[i].result(batch.value[i][d], batch.product[i][d]);
-                if (batch.live >> d & 1) store_values<L>(args.out, at, edges[d], x);
-            }
-        });
-}
-
-template <class Stats, class L, typename Id, int DEPTH>
-__device__ __forceinline__ void edge_softmax(const EdgeSoftmaxArgs& args) {
+__device__ __forceinline__ void edge_softmax_stats(const EdgeSoftmaxArgs& args) {
     using C = typename L::C;
     const i64 warp = this_warp();
     if (warp * L::TASKS >= args.num_tasks) return;
     const Assigned<L> own(args.tasks, args.num_tasks, warp);
-    const bool split = own.task.slot >= 0;
-    const Assigned<L> whole = own.only(!split);
     const int tiles = (int)((args.width + L::TILE - 1) / L::TILE);
     #pragma unroll 1
     for (int tile = blockIdx.y; tile < tiles; tile += gridDim.y) {
@@ -150,105 +140,143 @@ __device__ __forceinline__ void edge_softmax(const EdgeSoftmaxArgs& args) {
         for_edges<L, DEPTH, Wants<false, true>>(
             nullptr, static_cast<const Id*>(args.edge_ids), own, at,
             [&](int first, auto&, auto& edges) {
-                EdgeBatch<L, Stats::BACKWARD, Id, DEPTH> batch;
-                batch.load(args, at, edges, first, own.task.count);
+                EdgeBatch<L, Stats::BACKWARD, DEPTH> batch;
+                int live = 0;                       // a bit an edge
                 #pragma unroll
-                for (int i = 0; i < L::VALUES; i++)
-                    stats[i].add(batch.value[i], batch.product[i], batch.live);
+                for (int d = 0; d < DEPTH; d++) {
+                    const bool here = first + d * L::EDGES + at.edge < own.task.count;
+                    live |= (int)here << d;
+                    batch.load(args, at, d, edges[d], here);
+                }
+                C value[L::VALUES][DEPTH], product[L::VALUES][DEPTH];
+                #pragma unroll
+                for (int d = 0; d < DEPTH; d++) {
+                    C x[L::VALUES], y[L::VALUES];
+                    batch.unpack(args, d, x, y);
+                    #pragma unroll
+                    for (int i = 0; i < L::VALUES; i++) {
+                        value[i][d] = x[i];
+                        product[i][d] = y[i];
+                    }
+                }
+                #pragma unroll
+                for (int i = 0; i < L::VALUES; i++) stats[i].add(value[i], product[i], live);
             });
         #pragma unroll
         for (int o = L::LANES; o < L::GROUP; o <<= 1)
             #pragma unroll
-            for (int i = 0; i < L::VALUES; i++) {
-                const C top = __shfl_xor_sync(ALL_LANES, stats[i].top, o);
-                const C sum = __shfl_xor_sync(ALL_LANES, stats[i].sum, o);
-                stats[i].merge(top, sum);
-            }
-        if (split && at.edge == 0) {
-            C top[L::VALUES], sum[L::VALUES];
-            #pragma unroll
-            for (int i = 0; i < L::VALUES; i++) {
-                top[i] = stats[i].top;
-                sum[i] = stats[i].sum;
-            }
-            store_plain<L, C>(args.stats, at, 2 * (i64)own.task.slot, top);
-            store_plain<L, C>(args.stats, at, 2 * (i64)own.task.slot + 1, sum);
+            for (int i = 0; i < L::VALUES; i++) stats[i].merge(stats[i].from_lane(o));
+        if (!own.exists || at.edge != 0) continue;
+        if (own.task.slot >= 0) {
+            store_stats<Stats, L>(args.slot_stats, at, own.task.slot, stats);
+            continue;
         }
-        write_edges<Stats, L, Id, DEPTH>(args, whole, at, stats);
+        #pragma unroll
+        for (int i = 0; i < L::VALUES; i++) stats[i].finish();
+        store_stats<Stats, L>(args.row_stats, at, own.task.row, stats);
     }
 }
 
-// The edges of split rows, whose statistics stand in every slot of the row.
-template <class Stats, class L, typename Id, int DEPTH>
-__device__ __forceinline__ void edge_softmax_finish(const EdgeSoftmaxArgs& args) {
+// The statistics of one row in a lane's columns.
+template <class Stats, class L>
+__device__ __forceinline__ void load_stats(
+    const void* table, const Place<L>& at, i64 row, Stats (&stats)[L::VALUES]) {
     using C = typename L::C;
-    const i64 warp = this_warp();
-    if (warp * L::TASKS >= args.num_tasks) return;
-    const Assigned<L> own(args.tasks, args.num_tasks, warp);
+    const Stats* from = static_cast<const Stats*>(table) + row * at.width;
+    if constexpr (L::SHORT || L::VECTOR) {
+        constexpr int WORDS = Stats::WORDS * L::VALUES, MOST = 16 / sizeof(C);
+        constexpr int EACH = MOST < WORDS ? MOST : WORDS;      // words an access
+        C word[WORDS] = {};
+        if (at.holds(0)) {
+            const auto* all = reinterpret_cast<const Bundle<C, EACH>*>(from + at.first);
+            #pragma unroll
+            for (int a = 0; a < WORDS / EACH; a++) {
+                const Bundle<C, EACH> some = all[a];
+                #pragma unroll
+                for (int i = 0; i < EACH; i++) word[a * EACH + i] = some.value[i];
+            }
+        }
+        #pragma unroll
+        for (int i = 0; i < L::VALUES; i++) stats[i] = Stats::of(word + i * Stats::WORDS);
+    } else {
+        #pragma unroll
+        for (int i = 0; i < L::VALUES; i++) {
+            stats[i].clear();
+            if (at.holds(i)) stats[i] = from[at.column(i)];
+        }
+    }
+}
+
+// Every edge from its values and the statistics of its row.
+template <class Stats, class L, int DEPTH>
+__device__ __forceinline__ void edge_softmax_apply(const EdgeSoftmaxArgs& args) {
+    using C = typename L::C;
+    constexpr int SIDE = WARP / L::LANES;           // edges side by side in a warp
     const int tiles = (int)((args.width + L::TILE - 1) / L::TILE);
     #pragma unroll 1
     for (int tile = blockIdx.y; tile < tiles; tile += gridDim.y) {
         const Place<L> at(args.width, tile);
-        Stats stats[L::VALUES];
+        const i64 first = this_warp() * (SIDE * DEPTH) + at.lane / L::LANES;
+        EdgeBatch<L, Stats::BACKWARD, DEPTH> batch;
+        Stats stats[DEPTH][L::VALUES];
+        int row[DEPTH];
         #pragma unroll
-        for (int i = 0; i < L::VALUES; i++) {
-            stats[i].clear();
-            if (!own.exists || !at.holds(i)) continue;
-            const C* from = static_cast<const C*>(args.stats)
-                + 2 * (i64)own.task.slot * args.width + at.column(i);
-            stats[i].top = from[0];
-            stats[i].sum = from[args.width];
+        for (int d = 0; d < DEPTH; d++) {
+            const i64 edge = first + d * SIDE;
+            const bool live = edge < args.num_edges;
+            row[d] = live ? __ldg(args.edge_rows + edge) : 0;
+            batch.load(args, at, d, edge, live);
         }
-        write_edges<Stats, L, Id, DEPTH>(args, own, at, stats);
+        #pragma unroll
+        for (int d = 0; d < DEPTH; d++) load_stats<Stats, L>(args.row_stats, at, row[d], stats[d]);
+        #pragma unroll
+        for (int d = 0; d < DEPTH; d++) {
+            const i64 edge = first + d * SIDE;
+            C x[L::VALUES], product[L::VALUES];
+            batch.unpack(args, d, x, product);
+            #pragma unroll
+            for (int i = 0; i < L::VALUES; i++) x[i] = stats[d][i].result(x[i], product[i]);
+            if (edge < args.num_edges) store_values<L>(args.out, at, edge, x);
+        }
     }
 }
 
 struct EdgeSoftmaxMergeArgs {
+    const int* heavy_rows;
     const int* heavy_ptr;
+    i64 num_heavy;
     i64 width;
-    void* stats;                     // [slots, 2, width] of C
+    i64 columns;                     // lanes that columns lie over: a power of two, at most WARP
+    const void* slot_stats;
+    void* row_stats;
 };
 
-// A block of eight warps makes one split row's statistics of its slots', in slot order, and puts
-// them into all of them.
-template <class Stats, typename C>
+template <class Stats>
 __device__ __forceinline__ void edge_softmax_merge(const EdgeSoftmaxMergeArgs& args) {
-    __shared__ C tops[SOFTMAX_MERGE_WARPS][WARP];
-    __shared__ C sums[SOFTMAX_MERGE_WARPS][WARP];
-    const int lane = threadIdx.x & (WARP - 1), warp = threadIdx.x / WARP;
-    const int first = args.heavy_ptr[blockIdx.x], many = args.heavy_ptr[blockIdx.x + 1] - first;
-    const int begin = first + (int)((i64)many * warp / SOFTMAX_MERGE_WARPS);
-    const int end = first + (int)((i64)many * (warp + 1) / SOFTMAX_MERGE_WARPS);
-    for (i64 tile = blockIdx.y; tile * WARP < args.width; tile += gridDim.y) {
-        const i64 column = tile * WARP + lane;
+    const int lane = threadIdx.x & (WARP - 1);
+    const int columns = (int)args.columns, parts = WARP / columns, part = lane / columns;
+    const Stats* slots = static_cast<const Stats*>(args.slot_stats);
+    Stats* rows = static_cast<Stats*>(args.row_stats);
+    #pragma unroll 1
+    for (i64 tile = blockIdx.y; tile * columns < args.width; tile += gridDim.y) {
+        const i64 column = tile * columns + lane % columns;
         const bool inside = column < args.width;
-        C* base = static_cast<C*>(args.stats) + column;
-        Stats stats;
-        stats.clear();
-        if (inside) {
-            #pragma unroll 4
-            for (int s = begin; s < end; s++) {
-                const C* from = base + 2 * (i64)s * args.width;
-                stats.merge(from[0], from[args.width]);
-            }
-        }
-        tops[warp][lane] = stats.top;
-        sums[warp][lane] = stats.sum;
-        __syncthreads();
-        if (warp == 0) {
-            for (int w = 1; w < SOFTMAX_MERGE_WARPS; w++) stats.merge(tops[w][lane], sums[w][lane]);
-            tops[0][lane] = stats.top;
-            sums[0][lane] = stats.sum;
-        }
-        __syncthreads();
-        if (inside) {
-            for (int s = begin; s < end; s++) {
-                C* to = base + 2 * (i64)s * args.width;
-                to[0] = tops[0][lane];
-                to[args.width] = sums[0][lane];
-            }
-        }
-        __syncthreads();
+        merge_split_rows<Stats>(
+            args.heavy_ptr, args.num_heavy, blockIdx.x, gridDim.x, MERGE_ALONE / 2 * parts,
+            [&](int begin, int end) {
+                Stats stats;
+                stats.clear();
+                #pragma unroll 4
+                for (int slot = begin + part; slot < end; slot += parts)
+                    if (inside) stats.merge(slots[(i64)slot * args.width + column]);
+                for (int o = columns; o < WARP; o <<= 1) stats.merge(stats.from_lane(o));
+                return stats;
+            },
+            [&](Stats stats, i64 which) {
+                stats.finish();
+                if (inside && part == 0)
+                    rows[(i64)args.heavy_rows[which] * args.width + column] = stats;
+            });
     }
 }
 

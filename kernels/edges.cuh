@@ -12,14 +12,15 @@
 namespace gnnb {
 
 // Layout of columns over lanes. VECTOR: a lane's VALUES columns are one 16-byte access; else they
-// are LANES apart and read one by one. FULL: the width is a multiple of LANES * VALUES, else the
-// last tile is masked.
+// are LANES apart and read one by one, unless they are a whole row of at most 16 bytes (SHORT).
+// FULL: the width is a multiple of LANES * VALUES, else the last tile is masked.
 template <typename T_, int LANES_, int EDGES_, int VALUES_, bool VECTOR_, bool FULL_> struct Columns {
     using T = T_;
     using C = typename Arithmetic<T>::type;
     static constexpr int LANES = LANES_, EDGES = EDGES_, VALUES = VALUES_;
     static constexpr bool VECTOR = VECTOR_, FULL = FULL_;
     static constexpr int GROUP = LANES * EDGES, TASKS = WARP / GROUP, TILE = LANES * VALUES;
+    static constexpr bool SHORT = !VECTOR && FULL && LANES == 1 && VALUES * sizeof(T) <= 16;
     static_assert(!VECTOR || VALUES == Storage<T>::PER16, "a vector is 16 bytes");
     static_assert(WARP % GROUP == 0, "lane layout does not fit a warp");
 };
@@ -94,6 +95,9 @@ __device__ __forceinline__ const T* at_row(const T* base, i64 row, i64 stride) {
     return reinterpret_cast<const T*>(reinterpret_cast<u64>(base) + (u64)row * (u64)stride);
 }
 
+// N values that are read or written in one access.
+template <typename T, int N> struct alignas(sizeof(T) * N) Bundle { T value[N]; };
+
 // The values of one row that a lane needs, as loaded.
 template <class L, bool WORD, int HELD> struct Fragment {
     typename L::C value[HELD];
@@ -146,6 +150,13 @@ template <class L, Access A, bool ONCE = false> struct Operand {
             into.word = ONCE ? load_streaming(from) : __ldg(from);
         } else {
             const T* from = at_row(base, row, stride);
+            if constexpr (A == ROW && L::SHORT) {
+                Bundle<T, HELD> all = {};
+                if (live) all = *reinterpret_cast<const Bundle<T, HELD>*>(from);
+                #pragma unroll
+                for (int v = 0; v < HELD; v++) into.value[v] = Storage<T>::get(all.value[v]);
+                return;
+            }
             #pragma unroll
             for (int v = 0; v < HELD; v++) {
                 const int o = A == ROW ? v * L::LANES : offset[A == ROW ? 0 : v];
@@ -226,6 +237,11 @@ __device__ __forceinline__ void store_values(
     T* to = static_cast<T*>(table) + row * at.width + at.first;
     if constexpr (L::VECTOR) {
         if (at.holds(0)) store_streaming(reinterpret_cast<uint4*>(to), Storage<T>::pack(x));
+    } else if constexpr (L::SHORT) {
+        Bundle<T, L::VALUES> all;
+        #pragma unroll
+        for (int v = 0; v < L::VALUES; v++) all.value[v] = Storage<T>::put(x[v]);
+        *reinterpret_cast<Bundle<T, L::VALUES>*>(to) = all;
     } else {
         #pragma unroll
         for (int v = 0; v < L::VALUES; v++)

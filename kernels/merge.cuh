@@ -1,19 +1,14 @@
 // Merge of the partials of split rows, and the fixed-order sum of parameter partials.
 //
-// Mapping. A block of eight warps owns eight split rows, a lane VECTOR columns of a tile of
-// 32 * VECTOR. A warp merges a row of few slots alone; for the others all warps of the block take a
-// contiguous run of the slots each, combined in warp order through shared memory. The rows of a
-// block lie far apart in the list, since hubs are often neighbours. Further blocks of `merge_sum`
-// own eight columns of the parameter partials each: a lane takes every 32nd row of one column.
-// Bytes: each partial is read once. Determinism: the order depends on the number of slots or rows
-// alone; no atomics.
+// Mapping: split_rows.cuh, a lane has VECTOR columns of a tile of 32 * VECTOR. Further blocks of
+// `merge_sum` own eight columns of the parameter partials each: a lane takes every 32nd row of one
+// column. Bytes: each partial is read once. Determinism: the order depends on the number of slots or
+// rows alone; no atomics.
 #pragma once
-#include "common.cuh"
+#include "split_rows.cuh"
 
 namespace gnnb {
 
-constexpr int MERGE_WARPS = 8;                                        // and split rows a block
-constexpr int MERGE_ALONE = 16;                                       // slots a warp merges alone
 constexpr int REDUCE_COLUMNS = 8;                                     // one 32-byte sector
 constexpr int REDUCE_STEP = MERGE_WARPS * WARP / REDUCE_COLUMNS;      // rows side by side
 
@@ -68,7 +63,7 @@ template <int VECTOR> struct SumState {
         #pragma unroll
         for (int i = 0; i < VECTOR; i++) acc[i] += x[i];
     }
-    __device__ __forceinline__ void combine(const SumState& other) {
+    __device__ __forceinline__ void merge(const SumState& other) {
         #pragma unroll
         for (int i = 0; i < VECTOR; i++) acc[i] += other.acc[i];
     }
@@ -88,7 +83,7 @@ template <int VECTOR> struct SoftmaxState {
         #pragma unroll
         for (int i = 0; i < VECTOR; i++) acc[i] = 0.f;
     }
-    __device__ __forceinline__ void combine(const SoftmaxState& other) {
+    __device__ __forceinline__ void merge(const SoftmaxState& other) {
         const float next = fmaxf(top, other.top);
         const float a = exp2_approx(top - next), b = exp2_approx(other.top - next);
         top = next;
@@ -102,7 +97,7 @@ template <int VECTOR> struct SoftmaxState {
         one.top = stat.x;
         one.sum = stat.y;
         load_columns<VECTOR>(side.partial + (i64)slot * (args.heads * args.dim) + at.column, one.acc);
-        combine(one);
+        merge(one);
     }
     template <typename T>
     __device__ __forceinline__ void store(const MergeArgs& args, const Side& side, const Place& at) {
@@ -115,57 +110,31 @@ template <int VECTOR> struct SoftmaxState {
     }
 };
 
-template <class State>
-__device__ __forceinline__ void add_slots(
-    State& state, const MergeArgs& args, const Side& side, int begin, int end, const Place& at) {
-    #pragma unroll 4
-    for (int slot = begin; slot < end; slot++) state.add(args, side, slot, at);
-}
-
 // The split rows of block number `block` of `blocks` of a side.
 template <class State, typename T, int VECTOR>
 __device__ __forceinline__ void merge_rows(
     const MergeArgs& args, const Side& side, i64 block, i64 blocks) {
-    __shared__ State shared[MERGE_WARPS][WARP];
-    __shared__ bool together[MERGE_WARPS];
     const i64 width = args.heads * args.dim;
-    const int lane = threadIdx.x & (WARP - 1), warp = threadIdx.x / WARP;
-    const i64 mine = warp * blocks + block;
-    int begin = 0, end = 0;
-    if (mine < side.count) {
-        begin = side.heavy_ptr[mine];
-        end = side.heavy_ptr[mine + 1];
-    }
-    if (lane == 0) together[warp] = end - begin > MERGE_ALONE;
-    __syncthreads();
+    const int lane = threadIdx.x & (WARP - 1);
     for (i64 tile = blockIdx.y; tile * (WARP * VECTOR) < width; tile += gridDim.y) {
         Place at{0, (tile * WARP + lane) * VECTOR, 0};
         const bool inside = at.column < width;
         if (inside) at.head = at.column / args.dim;
-        State state;
-        if (inside && end > begin && !together[warp]) {
-            at.row = side.heavy_rows[mine];
-            state.clear();
-            add_slots(state, args, side, begin, end, at);
-            state.template store<T>(args, side, at);
-        }
-        for (int other = 0; other < MERGE_WARPS; other++) {
-            if (!together[other]) continue;
-            const i64 which = other * blocks + block;
-            const int first = side.heavy_ptr[which], many = side.heavy_ptr[which + 1] - first;
-            at.row = side.heavy_rows[which];
-            state.clear();
-            if (inside)
-                add_slots(state, args, side, first + (int)((i64)many * warp / MERGE_WARPS),
-                          first + (int)((i64)many * (warp + 1) / MERGE_WARPS), at);
-            shared[warp][lane] = state;
-            __syncthreads();
-            if (warp == 0 && inside) {
-                for (int w = 1; w < MERGE_WARPS; w++) state.combine(shared[w][lane]);
-                state.template store<T>(args, side, at);
-            }
-            __syncthreads();
-        }
+        merge_split_rows<State>(
+            side.heavy_ptr, side.count, block, blocks, MERGE_ALONE,
+            [&](int begin, int end) {
+                State state;
+                state.clear();
+                if (inside) {
+                    #pragma unroll 4
+                    for (int slot = begin; slot < end; slot++) state.add(args, side, slot, at);
+                }
+                return state;
+            },
+            [&](State state, i64 which) {
+                at.row = side.heavy_rows[which];
+                if (inside) state.template store<T>(args, side, at);
+            });
     }
 }
 

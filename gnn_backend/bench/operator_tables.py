@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from rich.table import Table
@@ -31,6 +32,8 @@ def _table(row: dict[str, Any], caption: str) -> Table:
     cusparse = row["cusparse_sum_ms"]
     shown = _ms(cusparse) if isinstance(cusparse, float) else "-"
     table.add_row("cuSPARSE sum, eager", "", "", shown, "", "", "", "")
+    if gather := row.get("edge_gather_ms"):
+        table.add_row("gather of edge values alone", "", "", _ms(gather), "", "", "", "")
     given, ordered = row["operators"]["given"], row["operators"]["csr"]
     for name, first in given.items():
         second, limit = ordered[name], LIMITS.get(name)
@@ -38,7 +41,20 @@ def _table(row: dict[str, Any], caption: str) -> Table:
         bound = "" if limit is None else f"<= {limit}"
         launches = str(first.get("launches", "-"))
         table.add_row(name, first.get("against", "-"), bound, *cells, launches)
+    for name, times in _dgl_rows(row.get("dgl")):
+        table.add_row(name, "", "", *times, "", "", "")
     return table
+
+
+def _dgl_rows(figures: dict[str, Any] | None) -> Iterator[tuple[str, tuple[str, str]]]:
+    """Name, milliseconds, and for the moved graph its ratio."""
+    if figures is None:
+        return
+    ratio = figures["move_ms"] / figures["move_limit_ms"]
+    yield "DGL: graph to the device, sorted", (_ms(figures["move_ms"]), f"{ratio:.2f}")
+    for name, times in figures["operators"].items():
+        yield f"DGL: {name}, eager", (_ms(times["forward_ms"]), "")
+        yield f"DGL: {name} with backward, eager", (_ms(times["forward_backward_ms"]), "")
 
 
 def _ratio(figures: dict[str, Any]) -> str:

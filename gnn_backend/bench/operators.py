@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gnn_backend.bench import timing, yardstick
+from gnn_backend.bench import dgl_graphs, timing, yardstick
 from gnn_backend.bench.environment import device_report, document
 from gnn_backend.datasets import GraphData, load
 from gnn_backend.graph import Graph
@@ -121,6 +121,7 @@ def _row(data: GraphData, dtype: str, settings: Settings) -> dict[str, Any]:
         "yardstick": limit,
         "copy_bytes_a_ms": rate,
         "cusparse_sum_ms": _cusparse_ms(graph, kind, width, settings),
+        "edge_gather_ms": _edge_gather_ms(graph, kind, settings),
         "operators": {},
     }
     in_order = Graph.from_csr(graph.by_dst.indptr, graph.by_dst.indices, data.num_nodes)
@@ -129,6 +130,8 @@ def _row(data: GraphData, dtype: str, settings: Settings) -> dict[str, Any]:
         for case in _cases(own, kind, settings):
             measured[case.name] = _measured(case, limit, rate, settings)
             _release(settings)
+    if kind is torch.float32:
+        row["dgl"] = dgl_graphs.measure(data, width, settings.device, settings.repeats)
     return row
 
 
@@ -211,6 +214,24 @@ def _copy_rate(settings: Settings) -> float:
         * _COPIED_BYTES
         / timing.replay_ms(lambda: target.copy_(source), settings.inner, settings.repeats)
     )
+
+
+def _edge_gather_ms(graph: Graph, kind: torch.dtype, settings: Settings) -> float:
+    """Milliseconds of torch's gather of one row of ``heads`` values an edge, in the CSR's order.
+
+    What an operator cannot avoid that reads edge values in another order than they lie in memory:
+    each of them costs a sector of the memory.
+    """
+    ids = graph.by_dst.edge_ids
+    if ids is None:
+        return 0.0
+    values = torch.zeros(graph.num_edges, settings.heads, dtype=kind, device=settings.device)
+    out = torch.empty_like(values)
+
+    def call() -> None:
+        torch.index_select(values, 0, ids, out=out)
+
+    return timing.replay_ms(call, settings.inner, settings.repeats)
 
 
 def _cusparse_ms(graph: Graph, kind: torch.dtype, width: int, settings: Settings) -> float | str:

@@ -31,8 +31,8 @@ def edge_softmax(graph: Graph, logits: Tensor, norm_by: str = "dst") -> Tensor:
     -------
     Tensor [num_edges, *]
         In the dtype of the logits; computed in float32, float64 in float64. A row of nothing but
-        -inf, or with a NaN or +inf, is NaN. Equal inputs give equal bits. One launch, three where
-        rows are split.
+        -inf, or with a NaN or +inf, is NaN. Equal inputs give equal bits. Two launches, three
+        where rows are split.
 
     Raises
     ------

@@ -12,7 +12,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from gnn_backend.bench import operators, timing
+from gnn_backend.bench import hosts, operators, timing
 from gnn_backend.cli.app import app
 from gnn_backend.config import override
 from gnn_backend.datasets import uniform
@@ -29,7 +29,7 @@ def graph_file(tmp_path: Path) -> Path:
 def pretend_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a GPU run does, on the emulator: every clock reads 1 ms."""
 
-    def clock(call: Callable[[], Any], *_: Any) -> float:
+    def clock(call: Callable[[], Any], *_: Any, **__: Any) -> float:
         call()
         return 1.0
 
@@ -53,8 +53,10 @@ def test_every_operator_is_measured(graph_file: Path, pretend_gpu: None, tmp_pat
     for order in ("given", "csr"):
         measured = row["operators"][order]
         assert set(operators.LIMITS) < set(measured)
-        for figures in measured.values():
-            assert figures["ms"] == 1.0 and figures["launches"] == 1
+        for name, figures in measured.items():
+            assert figures["ms"] == 1.0
+            assert figures["launches"] == (2 if "softmax" in name else 1)
+    assert row["edge_gather_ms"] == 1.0
     given = row["operators"]["given"]
     assert given["copy_u_sum"]["ratio"] == 1.0  # to g1, which reads 1 ms as well
     assert given["copy_u_sum"]["bytes"] == 200 * (4 + 64) + 30 * 64
@@ -69,6 +71,12 @@ def test_every_operator_is_measured(graph_file: Path, pretend_gpu: None, tmp_pat
     file.write_text(json.dumps(document))
     shown = CliRunner().invoke(app, ["bench", "show", str(file)])
     assert shown.exit_code == 0 and "edge_softmax_backward" in shown.stdout
+    if hosts.installed("dgl"):
+        times = row["dgl"]["operators"]["u_mul_e_sum"]
+        assert times == {"forward_ms": 1.0, "forward_backward_ms": 1.0}
+        assert row["dgl"]["move_ms"] > 0 and "graph to the device" in shown.stdout
+    else:
+        assert row["dgl"] is None
 
 
 def test_a_different_yardstick_voids_its_ratios(graph_file: Path, pretend_gpu: None) -> None:

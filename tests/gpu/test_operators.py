@@ -28,7 +28,12 @@ from gnn_backend.ops.spmm import gspmm
 from gnn_backend.profile import profile
 from gnn_backend.runtime.compile import cubin, target_for
 from gnn_backend.runtime.sparse import rows as sparse_rows
-from gnn_backend.runtime.sparse.instances import fast_units, reduce_merge_unit, spmm_unit
+from gnn_backend.runtime.sparse.instances import (
+    fast_units,
+    merged_columns,
+    reduce_merge_unit,
+    spmm_unit,
+)
 from gnn_backend.runtime.sparse.layout import NAMES, columns_for
 from tests.gpu import support
 from tests.gpu.support import table
@@ -70,12 +75,13 @@ def graph_of(name: str) -> tuple[Graph, torch.Tensor]:
 @functools.lru_cache(maxsize=1)
 def compile_tables() -> None:
     """Compile what the tables need, on all cores, before anything waits for one."""
-    units = {*fast_units(), *(reduce_merge_unit(name, False) for name in NAMES.values())}
+    units = {*fast_units(), *(reduce_merge_unit(name, 1, False) for name in NAMES.values())}
     for op, reduce, dtype, u, e in (*TABLE, *FAST):
         pattern = broadcast(None if op == "copy_rhs" else u, None if op == "copy_lhs" else e)
         name = NAMES[dtype]
         columns = columns_for(name, pattern.width, pattern.accesses, pattern.dim)
         kind = "sum" if reduce == "mean" else reduce
+        units.add(reduce_merge_unit(name, merged_columns(name, pattern.width), False))
         units.add(spmm_unit(op, kind, name, columns, pattern.accesses, False))
     arch = target_for(torch.cuda.get_device_capability())
     with ThreadPoolExecutor(os.cpu_count()) as pool:

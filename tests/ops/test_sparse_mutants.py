@@ -42,7 +42,7 @@ SPMM = {
         r"other == total\[v\] && place < where\[v\]", "false"
     ),
     "the slot of an argument": (r"whole \? task\.row : task\.slot;", "whole ? task.row : 0;"),
-    "the last warp of a merge": (r"w < REDUCE_WARPS; w", "w < REDUCE_WARPS - 1; w"),
+    "the last warp of a merge": (r"w < MERGE_WARPS; w", "w < MERGE_WARPS - 1; w"),
     "barriers": (r"__syncthreads\(\);", ""),
     "one step over the edges side by side": (
         r"o = L::LANES; o < L::GROUP; o <<= 1", "o = 2 * L::LANES; o < L::GROUP; o <<= 1"
@@ -68,11 +68,13 @@ SOFTMAX = {
         r"\? \(C\)-1\.7e308 : \(C\)LOWEST", "? (C)negative_infinity() : (C)negative_infinity()"
     ),
     "the last warp of a softmax merge": (
-        r"w < SOFTMAX_MERGE_WARPS; w", "w < SOFTMAX_MERGE_WARPS - 1; w"
+        r"w < MERGE_WARPS; w", "w < MERGE_WARPS - 1; w"
     ),
-    "the statistics of the whole row": (r"to\[args\.width\] = sums\[0\]\[lane\];", ";"),
     "edges that are not there": (r"live >> d & 1 \? exponential", "true ? exponential"),
-    "that split rows are not written yet": (r"own\.only\(!split\)", "own.only(split)"),
+    "that a task may be a part of a row": (r"own\.task\.slot >= 0", "false"),
+    "the slots side by side": (r"slot \+= parts", "slot += 2 * parts"),
+    "whose statistics": (r"__ldg\(args\.edge_rows \+ edge\)", "0"),
+    "rows that one warp merges": (r"end > begin && !together", "false && !together"),
 }  # fmt: skip
 EDGES, NUM_SRC, NUM_DST = edges_with_hubs()
 COUNT = EDGES.shape[1]
@@ -84,7 +86,7 @@ def hubs() -> Graph:
 
 def check_all_chunks(check: Callable[[], None]) -> None:
     """With tasks of one batch, and with tasks of several."""
-    for chunk in (8, 40):
+    for chunk in (4, 40):
         with mock.patch.object(rows, "chunk_of", lambda *_, chunk=chunk: chunk):
             check()
 
@@ -93,6 +95,8 @@ def check_spmm() -> None:
     heads = draw(NUM_SRC, (2, 4), torch.float32), draw(COUNT, (2, 1), torch.float32)
     check_gspmm(hubs(), EDGES, "mul", "max", *heads)
     check_gspmm(hubs(), EDGES, "div", "mean", *heads)
+    wide = draw(NUM_SRC, (2, 64), torch.float32), draw(COUNT, (2, 1), torch.float32)
+    check_gspmm(hubs(), EDGES, "mul", "sum", *wide)
     check_gspmm(hubs(), EDGES, "copy_lhs", "max", draw(NUM_SRC, (), torch.float32), None)
     check_gspmm(hubs(), EDGES, "copy_lhs", "sum", draw(NUM_SRC, (128,), torch.float32), None)
 
@@ -106,6 +110,8 @@ def check_sddmm() -> None:
 def check_softmax() -> None:
     logits = 10 * draw(COUNT, (3,), torch.float32)
     check_edge_softmax(hubs(), EDGES, logits, logits.flip(0), "dst")
+    wide = draw(COUNT, (20,), torch.float32)  # few slots side by side, so that a hub takes a block
+    check_edge_softmax(hubs(), EDGES, wide, wide.flip(0), "dst")
     logits[(EDGES[1] == 3) & (torch.arange(COUNT) % 3 > 0), 0] = -torch.inf
     logits[(EDGES[1] == 7).nonzero()[0], 1] = -torch.inf
     want = softmax_oracle(EDGES, NUM_DST, logits, 1)

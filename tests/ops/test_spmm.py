@@ -182,7 +182,7 @@ def test_launches(split: bool, split_at: Callable[[int], None]) -> None:
         gspmm(hubs(), "mul", "sum", u, e)
         gspmm(hubs(), "mul", "max", u, e)
     names = ["spmm_mul_sum_f32_l32e1k4vf_rh", "spmm_mul_max_f32_l32e1k4vf_rh_arg"]
-    names += ["reduce_merge_f32_sum", "reduce_merge_f32_max_arg"] * split
+    names += ["reduce_merge_f32_v4_sum", "reduce_merge_f32_v4_max_arg"] * split
     assert sorted(name for _, name in record.launches) == sorted(names)
     assert set(record.launches.values()) == {1}
 

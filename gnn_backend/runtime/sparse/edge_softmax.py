@@ -1,4 +1,4 @@
-"""Launches of the softmax over the edges of each row: one, or three where rows are split."""
+"""Launches of the softmax over the edges of each row: two, or three where rows are split."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from gnn_backend.runtime.device import DeviceEngine
 from gnn_backend.runtime.instances import BLOCK
 from gnn_backend.runtime.plan import MAX_GRID_Y
 from gnn_backend.runtime.selection import WARP
-from gnn_backend.runtime.sparse.instances import REDUCE_BLOCK, edge_softmax_unit
-from gnn_backend.runtime.sparse.layout import NAMES, columns_for
+from gnn_backend.runtime.sparse.instances import REDUCE_BLOCK, SOFTMAX_GROUPS, edge_softmax_unit
+from gnn_backend.runtime.sparse.layout import NAMES, columns_for, depth_for, power_of_two
 from gnn_backend.runtime.sparse.rows import Rows
-from gnn_backend.runtime.sparse.spmm import Operand, grid
+from gnn_backend.runtime.sparse.spmm import MERGED_ROWS, WARPS, Operand, grid
 
-EDGE_SOFTMAX_ARGS = struct.Struct("<13q")  # EdgeSoftmaxArgs in kernels/edge_softmax.cuh
-EDGE_SOFTMAX_MERGE_ARGS = struct.Struct("<3q")  # EdgeSoftmaxMergeArgs
+EDGE_SOFTMAX_ARGS = struct.Struct("<16q")  # EdgeSoftmaxArgs in kernels/edge_softmax.cuh
+EDGE_SOFTMAX_MERGE_ARGS = struct.Struct("<7q")  # EdgeSoftmaxMergeArgs
+_MANY_EDGES = 24  # a task: what eight lanes keep in flight, but for some
 
 
 def edge_softmax(
@@ -44,33 +45,47 @@ def edge_softmax(
     Tensor [num_edges, width]
         In the caller's edge order.
     """
-    width = value.shape[1]
+    width, splits, forward = value.shape[1], rows.splits, grad is None
     name = NAMES[value.dtype]
-    columns = columns_for(name, width, ("row",), 1)
+    few = rows.num_edges < _MANY_EDGES * splits.num_tasks
+    columns = columns_for(name, width, ("row",), 1, SOFTMAX_GROUPS[0 if few else 1])
     unit = edge_softmax_unit(name, columns, rows.wide)
-    which = f"{unit.name}_{'forward' if grad is None else 'backward'}"
-    splits, out = rows.splits, torch.empty_like(value)
-    wide = torch.promote_types(value.dtype, torch.float32)
-    stats = value.new_empty(splits.num_slots, 2, width, dtype=wide)
-
-    def launch(entry: str, tasks: Tensor) -> None:
-        args = EDGE_SOFTMAX_ARGS.pack(
-            tasks.data_ptr(),
-            len(tasks),
-            rows.edge_ids,
-            *Operand(value).words,
-            *Operand(grad).words,
-            width,
-            weighted,
-            out.data_ptr(),
-            stats.data_ptr(),
-        )
-        engine.launch(unit, entry, grid(len(tasks), columns, width), BLOCK, args)
-
-    launch(which, splits.tasks)
+    which = f"{unit.name}_{'forward' if forward else 'backward'}"
+    kind = torch.promote_types(value.dtype, torch.float32)
+    words = 2 if forward else 1  # WORDS of the statistics
+    row_stats = value.new_empty(rows.num_rows, width, words, dtype=kind)
+    slot_stats = value.new_empty(splits.num_slots, width, words, dtype=kind)
+    out = torch.empty_like(value)
+    args = EDGE_SOFTMAX_ARGS.pack(
+        splits.tasks.data_ptr(),
+        splits.num_tasks,
+        rows.edge_ids,
+        rows.edge_rows.data_ptr(),
+        rows.num_edges,
+        *Operand(value).words,
+        *Operand(grad).words,
+        width,
+        weighted,
+        out.data_ptr(),
+        row_stats.data_ptr(),
+        slot_stats.data_ptr(),
+    )
+    blocks = grid(splits.num_tasks, columns, width)
+    engine.launch(unit, f"{which}_stats", blocks, BLOCK, args)
     if rows.num_heavy:
-        args = EDGE_SOFTMAX_MERGE_ARGS.pack(splits.heavy_ptr.data_ptr(), width, stats.data_ptr())
-        blocks = (rows.num_heavy, min(MAX_GRID_Y, -(-width // WARP)))
-        engine.launch(unit, f"{which}_merge", blocks, REDUCE_BLOCK, args)
-        launch(f"{which}_finish", rows.split_tasks)
+        lanes = min(WARP, power_of_two(width))
+        merge_args = EDGE_SOFTMAX_MERGE_ARGS.pack(
+            splits.heavy_rows.data_ptr(),
+            splits.heavy_ptr.data_ptr(),
+            rows.num_heavy,
+            width,
+            lanes,
+            slot_stats.data_ptr(),
+            row_stats.data_ptr(),
+        )
+        blocks = (-(-rows.num_heavy // MERGED_ROWS), min(MAX_GRID_Y, -(-width // lanes)))
+        engine.launch(unit, f"{which}_merge", blocks, REDUCE_BLOCK, merge_args)
+    applied = WARPS * (WARP // columns.lanes) * depth_for(columns, 1 if forward else 2)
+    blocks = (-(-rows.num_edges // applied), min(MAX_GRID_Y, -(-width // columns.tile)))
+    engine.launch(unit, f"{which}_apply", blocks, BLOCK, args)
     return out

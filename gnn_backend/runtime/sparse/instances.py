@@ -55,7 +55,9 @@ def spmm_unit(
     name = f"spmm_{op}_{reduce}_{dtype}_{columns.name}_{kinds}{'_wide' if wide else ''}"
     depth = depth_for(columns, accesses.count("row"))
     functor = OPERATORS[op]
-    text = f'#include "spmm.cuh"\nusing Layout = {columns.cuda(dtype)};\n'
+    operands = 2 - accesses.count("none")
+    text = "#define GNNB_CROWDED\n" if operands == 2 else ""
+    text += f'#include "spmm.cuh"\nusing Layout = {columns.cuda(dtype)};\n'
     entries = {}
     if reduce == "sum":
         entries[name] = f"Sum<Layout, !gnnb::{functor}::ZEROS>"
@@ -65,16 +67,24 @@ def spmm_unit(
     for which, reduction in entries.items():
         arguments = f"gnnb::{functor}, gnnb::{reduction}, Layout, {_accesses(*accesses)}"
         body = f"spmm<{arguments}, {id_type(wide)}, {depth}>"
-        operands = 2 - accesses.count("none")
         blocks = blocks_for(op, dtype, columns, operands, reduce, which.endswith("_arg"))
         text += entry(which, "SpmmArgs", BLOCK, body, blocks)
     return Unit(name, tuple(entries), text)
 
 
+def merged_columns(dtype: str, width: int) -> int:
+    """Columns a lane of a merge: as many as one 16-byte access of the partials holds."""
+    each = 2 if dtype == "f64" else 4
+    return each if width % each == 0 else 1
+
+
 @lru_cache(maxsize=64)
-def reduce_merge_unit(dtype: str, wide: bool) -> Unit:
-    """Merges of every reduction: ``<unit>_sum``, ``_max``, ``_max_arg``, ``_min``, ``_min_arg``."""
-    name = f"reduce_merge_{dtype}{'_wide' if wide else ''}"
+def reduce_merge_unit(dtype: str, vector: int, wide: bool) -> Unit:
+    """Merges of every reduction: ``<unit>_sum``, ``_max``, ``_max_arg``, ``_min``, ``_min_arg``.
+
+    ``vector`` is the number of columns a lane.
+    """
+    name = f"reduce_merge_{dtype}_v{vector}{'_wide' if wide else ''}"
     kind = TYPES[dtype]
     arithmetic = f"gnnb::Arithmetic<{kind}>::type"
     hows = {"sum": (f"MergeSum<{arithmetic}>", False)}
@@ -84,7 +94,8 @@ def reduce_merge_unit(dtype: str, wide: bool) -> Unit:
     text, entries = '#include "reduce_merge.cuh"\n', []
     for which, (how, arguments) in hows.items():
         entries.append(f"{name}_{which}")
-        body = f"reduce_merge<{kind}, gnnb::{how}, {_bool(arguments)}, {id_type(wide)}>"
+        kinds = f"{kind}, gnnb::{how}, {_bool(arguments)}, {id_type(wide)}, {vector}"
+        body = f"reduce_merge<{kinds}>"
         text += entry(entries[-1], "ReduceMergeArgs", REDUCE_BLOCK, body)
     return Unit(name, tuple(entries), text)
 
@@ -126,26 +137,26 @@ def dot_unit(dtype: str, heads: Heads, targets: tuple[str, str], wide: bool) -> 
     return Unit(name, (name,), text + entry(name, "SddmmArgs", BLOCK, body))
 
 
+SOFTMAX_GROUPS = (4, 8)  # lanes a task of few edges, of many
 PASSES = {"forward": "SoftmaxStats", "backward": "ProductStats"}
 
 
 @lru_cache(maxsize=512)
 def edge_softmax_unit(dtype: str, columns: Columns, wide: bool) -> Unit:
-    """Softmax over the edges of a row: ``<unit>_{forward,backward}{,_merge,_finish}``."""
+    """Softmax over the edges of a row: ``<unit>_{forward,backward}_{stats,merge,apply}``."""
     name = f"edge_softmax_{dtype}_{columns.name}{'_wide' if wide else ''}"
     text = f'#include "edge_softmax.cuh"\nusing Layout = {columns.cuda(dtype)};\n'
     entries = []
     for which, stats in PASSES.items():
         depth = depth_for(columns, 1 if which == "forward" else 2)
         kind = f"gnnb::{stats}<Layout::C>"
-        arguments = f"{kind}, Layout, {id_type(wide)}, {depth}"
-        for suffix in ("", "_finish"):
-            entries.append(f"{name}_{which}{suffix}")
-            body = f"edge_softmax{suffix}<{arguments}>"
-            text += entry(entries[-1], "EdgeSoftmaxArgs", BLOCK, body)
-        entries.append(f"{name}_{which}_merge")
-        body = f"edge_softmax_merge<{kind}, Layout::C>"
-        text += entry(entries[-1], "EdgeSoftmaxMergeArgs", REDUCE_BLOCK, body)
+        for step, args, threads, arguments in (
+            ("stats", "EdgeSoftmaxArgs", BLOCK, f"{kind}, Layout, {id_type(wide)}, {depth}"),
+            ("merge", "EdgeSoftmaxMergeArgs", REDUCE_BLOCK, kind),
+            ("apply", "EdgeSoftmaxArgs", BLOCK, f"{kind}, Layout, {depth}"),
+        ):
+            entries.append(f"{name}_{which}_{step}")
+            text += entry(entries[-1], args, threads, f"edge_softmax_{step}<{arguments}>")
     return Unit(name, tuple(entries), text)
 
 
@@ -175,7 +186,9 @@ def _fast_units(dtype: str) -> Iterator[Unit]:
             columns = columns_for(dtype, width, both, 1)
             yield sddmm_unit(op, dtype, columns, both, ("u", right), False)
     for heads in (1, 2, 4, 8):
-        layout = heads_for(dtype, heads, width // heads)
-        yield from (dot_unit(dtype, layout, ("u", right), False) for right in "ve")
-        yield edge_softmax_unit(dtype, columns_for(dtype, heads, ("row",), 1), False)
-    yield reduce_merge_unit(dtype, False)
+        sides = heads_for(dtype, heads, width // heads)
+        yield from (dot_unit(dtype, sides, ("u", right), False) for right in "ve")
+        for group in SOFTMAX_GROUPS:
+            layout = columns_for(dtype, heads, ("row",), 1, group)
+            yield edge_softmax_unit(dtype, layout, False)
+    yield reduce_merge_unit(dtype, merged_columns(dtype, width), False)

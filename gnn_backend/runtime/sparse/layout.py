@@ -17,7 +17,7 @@ NAMES = {**DTYPE_NAMES, torch.float64: "f64"}
 TYPES = {name: f"gnnb::{kind}" for name, kind in DTYPE_TYPES.items()}
 TYPES |= {"f32": "float", "f64": "double"}
 _PER_ACCESS = {**PER_ACCESS, "f64": 2}  # values in 16 bytes
-_MIN_GROUP = 8  # lanes a task, so that narrow rows keep enough edges in flight
+MIN_GROUP = 8  # lanes a task, so that narrow rows keep enough edges in flight
 _MAX_SINGLES = 4  # columns a lane reads one by one
 _LOADS = 4  # row accesses in flight a lane
 
@@ -56,6 +56,11 @@ class Columns:
         return self.lanes * self.values
 
     @property
+    def short(self) -> bool:
+        """A lane's columns are a whole row that is read at once."""
+        return not self.vector and self.full and self.lanes == 1
+
+    @property
     def name(self) -> str:
         kind = ("v" if self.vector else "s") + ("f" if self.full else "m")
         return f"l{self.lanes}e{self.edges}k{self.values}{kind}"
@@ -73,10 +78,13 @@ def power_of_two(n: int) -> int:
 
 
 @lru_cache(maxsize=1024)
-def columns_for(dtype: str, width: int, accesses: tuple[str, ...], dim: int) -> Columns:
+def columns_for(
+    dtype: str, width: int, accesses: tuple[str, ...], dim: int, group: int = MIN_GROUP
+) -> Columns:
     """Lane layout for rows of ``width`` columns, given how the operands are read.
 
-    ``dim`` is the number of columns that share a value of ``head`` access.
+    ``dim`` is the number of columns that share a value of ``head`` access, ``group`` the least
+    number of lanes a task.
     """
     each = _PER_ACCESS[dtype]
     vector = width % each == 0 and "table" not in accesses
@@ -87,7 +95,7 @@ def columns_for(dtype: str, width: int, accesses: tuple[str, ...], dim: int) -> 
         # A few columns are one lane's, which then needs no other lane's edge ids.
         lanes = 1 if width <= _MAX_SINGLES else min(WARP, power_of_two(width))
         values = min(_MAX_SINGLES, power_of_two(-(-width // lanes)))
-    group = max(lanes, _MIN_GROUP)
+    group = max(lanes, group)
     return Columns(lanes, group // lanes, values, vector, width % (lanes * values) == 0)
 
 
@@ -143,13 +151,13 @@ def heads_for(dtype: str, heads: int, dim: int) -> Heads:
     side = 1
     while lanes * side * 2 <= WARP and heads % (side * 2) == 0:
         side *= 2
-    group = max(lanes * side, _MIN_GROUP)
+    group = max(lanes * side, MIN_GROUP)
     return Heads(lanes, side, group // (lanes * side), vector, lanes * width >= dim)
 
 
 def depth_for(columns: Columns, rows: int) -> int:
     """Edges in flight a lane, when each takes so many row accesses."""
-    loads = rows * (1 if columns.vector else columns.values)
+    loads = rows * (1 if columns.vector or columns.short else columns.values)
     return max(1, _LOADS // max(1, loads))
 
 
@@ -165,5 +173,6 @@ def blocks_for(
     halves = dtype in ("bf16", "f16")  # eight columns a lane
     if operands == 1 and reduce == "sum" and columns.lanes == WARP:
         return 12
-    blocks = 10 if operands == 1 else 8
+    # Two operands: as far as sm_90 goes; the kernels are marked as crowded for other architectures.
+    blocks = 10 if operands == 1 or not halves else 9
     return blocks - (2 if halves else 1) * arguments - (columns.edges > 1 or dtype == "f64")

@@ -63,11 +63,13 @@ class Rows:
         return self.splits.heavy_rows.numel()
 
     @cached_property
-    def split_tasks(self) -> Tensor:
-        """The tasks of split rows alone, int32 [num_slots, 4]; no device-to-host copy."""
-        tasks = self.splits.tasks
-        order = torch.argsort((tasks[:, 1] < 0).to(torch.int8), stable=True)
-        return tasks[order[: self.splits.num_slots]].contiguous()
+    def edge_rows(self) -> Tensor:
+        """The row of every edge in the caller's edge order, int32 [num_edges]."""
+        numbers = torch.arange(self.num_rows, dtype=torch.int32, device=self.csr.indptr.device)
+        degrees = self.csr.indptr.diff()
+        rows = torch.repeat_interleave(numbers, degrees, output_size=self.num_edges)
+        ids = self.csr.edge_ids
+        return rows if ids is None else torch.empty_like(rows).index_copy_(0, ids.long(), rows)
 
 
 def chunk_of(num_edges: int, row_bytes: int) -> int:

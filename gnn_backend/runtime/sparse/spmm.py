@@ -10,16 +10,22 @@ import torch
 from torch import Tensor
 
 from gnn_backend.runtime.device import DeviceEngine
-from gnn_backend.runtime.instances import BLOCK, Unit
+from gnn_backend.runtime.instances import BLOCK
 from gnn_backend.runtime.plan import MAX_GRID_Y
 from gnn_backend.runtime.selection import WARP
-from gnn_backend.runtime.sparse.instances import REDUCE_BLOCK, reduce_merge_unit, spmm_unit
+from gnn_backend.runtime.sparse.instances import (
+    REDUCE_BLOCK,
+    merged_columns,
+    reduce_merge_unit,
+    spmm_unit,
+)
 from gnn_backend.runtime.sparse.layout import NAMES, Columns, Heads, columns_for
 from gnn_backend.runtime.sparse.rows import Rows
 
 SPMM_ARGS = struct.Struct("<20q")  # SpmmArgs in kernels/spmm.cuh
-REDUCE_MERGE_ARGS = struct.Struct("<11q")  # ReduceMergeArgs in kernels/reduce_merge.cuh
+REDUCE_MERGE_ARGS = struct.Struct("<12q")  # ReduceMergeArgs in kernels/reduce_merge.cuh
 WARPS = BLOCK // WARP
+MERGED_ROWS = REDUCE_BLOCK // WARP  # split rows a block of a merge
 
 
 @dataclass(frozen=True)
@@ -125,7 +131,7 @@ def spmm(
     blocks = grid(rows.splits.num_tasks, columns, width)
     engine.launch(unit, unit.name + suffix, blocks, BLOCK, args)
     if rows.num_heavy:
-        job.merge(reduce_merge_unit(name, rows.wide), kind + suffix, reduce == "mean", nothing)
+        job.merge(name, kind + suffix, reduce == "mean", nothing)
     return job.result
 
 
@@ -160,20 +166,22 @@ class _Job:
         self.whole = _Target(rows.num_rows, width, like.dtype, ids, like, source, edge)
         self.partial = _Target(slots, width, wide, ids, like, source, edge)
 
-    def merge(self, unit: Unit, which: str, mean: bool, nothing: int) -> None:
-        splits = self.rows.splits
+    def merge(self, dtype: str, which: str, mean: bool, nothing: int) -> None:
+        splits, vector = self.rows.splits, merged_columns(dtype, self.width)
+        unit = reduce_merge_unit(dtype, vector, self.rows.wide)
         args = REDUCE_MERGE_ARGS.pack(
             splits.heavy_rows.data_ptr(),
             splits.heavy_ptr.data_ptr(),
             self.rows.heavy_degrees.data_ptr() if mean else 0,
+            self.rows.num_heavy,
             self.width,
             nothing,
             *self.partial.words,
             *self.whole.words,
         )
-        tiles = min(MAX_GRID_Y, -(-self.width // WARP))
-        entry = f"{unit.name}_{which}"
-        self.engine.launch(unit, entry, (self.rows.num_heavy, tiles), REDUCE_BLOCK, args)
+        blocks = (-(-self.rows.num_heavy // MERGED_ROWS),
+                  min(MAX_GRID_Y, -(-self.width // (WARP * vector))))  # fmt: skip
+        self.engine.launch(unit, f"{unit.name}_{which}", blocks, REDUCE_BLOCK, args)
 
     @property
     def result(self) -> Result:

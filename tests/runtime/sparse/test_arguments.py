@@ -18,17 +18,20 @@ TASKS = ("tasks", "num_tasks")
 SIDES = tuple(f"{side}.{field}" for side in ("lhs", "rhs") for field in TABLE)
 SPMM = (*TASKS, "indices", "edge_ids", *SIDES, "width", "dim", "mean", "nothing", "out",
         "arg_source", "arg_edge", "partial", "partial_source", "partial_edge")  # fmt: skip
-MERGE = ("heavy_rows", "heavy_ptr", "divisor", "width", "nothing", "partial", "partial_source",
-         "partial_edge", "out", "arg_source", "arg_edge")  # fmt: skip
+MERGE = ("heavy_rows", "heavy_ptr", "divisor", "count", "width", "nothing", "partial",
+         "partial_source", "partial_edge", "out", "arg_source", "arg_edge")  # fmt: skip
 SDDMM = (*TASKS, "indices", "edge_ids", *SIDES, "width", "dim", "out")
-SOFTMAX = (*TASKS, "edge_ids", *(f"{s}.{field}" for s in ("value", "grad") for field in TABLE),
-           "width", "weighted", "out", "stats")  # fmt: skip
+SOFTMAX = (*TASKS, "edge_ids", "edge_rows", "num_edges",
+           *(f"{s}.{field}" for s in ("value", "grad") for field in TABLE),
+           "width", "weighted", "out", "row_stats", "slot_stats")  # fmt: skip
+SOFTMAX_MERGE = ("heavy_rows", "heavy_ptr", "num_heavy", "width", "columns", "slot_stats",
+                 "row_stats")  # fmt: skip
 STRUCTS = [
     ("spmm.cuh", "SpmmArgs", SPMM, spmm.SPMM_ARGS),
     ("reduce_merge.cuh", "ReduceMergeArgs", MERGE, spmm.REDUCE_MERGE_ARGS),
     ("sddmm.cuh", "SddmmArgs", SDDMM, sddmm.SDDMM_ARGS),
     ("edge_softmax.cuh", "EdgeSoftmaxArgs", SOFTMAX, edge_softmax.EDGE_SOFTMAX_ARGS),
-    ("edge_softmax.cuh", "EdgeSoftmaxMergeArgs", ("heavy_ptr", "width", "stats"),
+    ("edge_softmax.cuh", "EdgeSoftmaxMergeArgs", SOFTMAX_MERGE,
      edge_softmax.EDGE_SOFTMAX_MERGE_ARGS),
 ]  # fmt: skip
 SOURCE = """

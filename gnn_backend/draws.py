@@ -17,8 +17,8 @@ _DROPOUTS = frozenset({torch.dropout, torch.nn.functional.dropout})
 def on_the_cpu() -> AbstractContextManager[Any]:
     """Draw what Python code asks a device for on the CPU, inside a ``with`` block.
 
-    Covers torch's functions that make random tensors, and dropout; not in-place draws. A CPU
-    tensor is drawn as ever.
+    Covers torch's functions that make random tensors, and dropout; not in-place draws, nor those
+    from a generator that is given. A CPU tensor is drawn as ever.
     """
     return _OnTheCPU()
 
@@ -28,6 +28,8 @@ class _OnTheCPU(TorchFunctionMode):
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        if kwargs.get("generator") is not None or kwargs.get("out") is not None:
+            return func(*args, **kwargs)
         if func in _FACTORIES and kwargs.get("device") is not None:
             wanted = torch.device(kwargs["device"])
             drawn = func(*args, **{**kwargs, "device": "cpu", "requires_grad": False})

@@ -48,6 +48,24 @@ def test_dropout_is_torchs(p: float) -> None:
     wanted = F.dropout(x, p)
     torch.manual_seed(0)
     assert torch.equal(x * draws.dropout_scale(x, p), wanted)
-    with draws.on_the_cpu():  # on a device without numbers: what is called, and its shape
-        assert F.dropout(torch.ones(3, device="meta"), p).shape == (3,)
-        assert torch.randn(3, device="meta").shape == (3,)
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_another_device_draws_from_the_generator_of_the_cpu(name: str) -> None:
+    """On a device without numbers."""
+    torch.manual_seed(0)
+    DRAWS[name]("cpu")
+    wanted = torch.get_rng_state()
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    with draws.on_the_cpu():
+        assert DRAWS[name]("meta").device.type == "meta"
+    assert torch.equal(torch.get_rng_state(), wanted) and not torch.equal(wanted, before)
+
+
+def test_a_given_generator_is_used() -> None:
+    generator = torch.Generator().manual_seed(1)
+    before = torch.get_rng_state()
+    with draws.on_the_cpu():
+        torch.rand(3, device="cpu", generator=generator)
+    assert torch.equal(torch.get_rng_state(), before)

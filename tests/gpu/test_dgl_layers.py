@@ -34,6 +34,23 @@ def test_every_layer() -> None:
     assert not failed, f"{len(failed)} of {len(names)} layers: {', '.join(failed)}"
 
 
+def test_the_public_comparison() -> None:
+    """It is given a graph on CUDA alone, and copies it to the CPU for the stock layer."""
+    if importlib.util.find_spec("dgl") is None:
+        support.skip("DGL is not installed")
+    import gnn_backend
+
+    with gnn_backend.enabled(hosts="dgl"):
+        import dgl.nn
+
+        graph = dgl.graph(tuple(rmat(300, 3000)), num_nodes=300).to("cuda")
+        layer = dgl.nn.SAGEConv(16, 8, "pool").cuda()
+        found = gnn_backend.compare(layer, graph, torch.randn(300, 16).cuda(), repeats=1)
+    assert found.reference == "stock on the CPU" and found.accelerated and found.launches > 0
+    assert max(found.judged_error.values()) <= _TOLERANCE
+    assert found.ms["stock"] is None and found.ms["backend"] is not None
+
+
 def _problem(name: str, data: GraphData) -> str:
     """What is wrong with a layer on CUDA, or an empty text."""
     from gnn_backend.bench import dgl_layers, samples

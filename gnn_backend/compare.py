@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from gnn_backend import memory, verify
+from gnn_backend import draws, memory, verify
 from gnn_backend.dispatch import bypass, lenient
 from gnn_backend.errors import invalid
 from gnn_backend.patching import State, registry
@@ -26,6 +26,33 @@ Call = Callable[[], verify.Run]
 
 
 @dataclasses.dataclass(frozen=True)
+class Sample:
+    """A layer and the arguments of one call of it.
+
+    Attributes
+    ----------
+    layer : torch.nn.Module
+    args, kwargs
+        Arguments of its forward.
+    rematerializes : bool
+        Whether it computes parts of itself anew in backward, as checkpointing does, so that
+        gradients have to be taken by ``backward()``.
+    """
+
+    layer: nn.Module
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    rematerializes: bool = False
+
+    def map(self, function: Callable[[Any], Any]) -> Sample:
+        """The same call with a deep copy of the layer and all arguments changed by `function`."""
+        args, kwargs = verify.map_nested("", (self.args, dict(self.kwargs)),
+                                         lambda _, value: function(value))  # fmt: skip
+        layer = function(copy.deepcopy(self.layer))
+        return dataclasses.replace(self, layer=layer, args=args, kwargs=kwargs)
+
+
+@dataclasses.dataclass(frozen=True)
 class Comparison:
     """What :func:`compare` found; prints as a table.
 
@@ -35,10 +62,14 @@ class Comparison:
         Whether every known layer inside ran our kernels; if not, the rest compares stock with
         stock.
     reason : str or None
-        Most frequent reason code of the calls that fell back; ``no-kernel`` if none was known.
+        Why not: the most frequent reason code of the calls that fell back, or, if none was known,
+        ``cpu-operators`` where the host's own sparse operators ran and else ``no-kernel``.
     max_abs_error, max_rel_error : dict of str to float
         By tensor: ``out``, then each gradient by the name of its input or parameter. The relative
         error is max|difference| / max|stock|.
+    judged_error : dict of str to float
+        The relative error as mode ``verify`` judges it: where a tensor is below a hundredth of
+        the largest output or gradient, the error is relative to that share.
     peak_bytes : dict
         ``stock`` and ``backend``: growth of the peak memory during forward and backward. On the
         CPU it is the growth of the resident set, ``None`` where the system does not tell it.
@@ -46,6 +77,10 @@ class Comparison:
         ``stock`` and ``backend``: median time of forward and backward together.
     launches : int
         Kernel launches of one forward and backward.
+    symbols : list of str
+        Host symbols whose calls ran our kernels, layers and operators.
+    reasons : list of str
+        All reason codes that came up, the most frequent first.
     reference : str
         ``"stock"``, or how the stock layer was run where it cannot run on these inputs: on copies
         ``"stock on the CPU"`` or ``"stock in float32"``. Its time and memory are then ``None``.
@@ -58,6 +93,9 @@ class Comparison:
     peak_bytes: dict[str, int | None]
     ms: dict[str, float | None]
     launches: int
+    symbols: list[str]
+    reasons: list[str]
+    judged_error: dict[str, float]
     reference: str = "stock"
 
     def to_dict(self) -> dict[str, Any]:
@@ -110,72 +148,104 @@ def compare(
         raise invalid("layer", "not a module", type(layer).__name__, "a torch.nn.Module")
     if not isinstance(repeats, int) or repeats < 1:
         raise invalid("repeats", "not a count", repr(repeats), "an integer, at least 1")
-    call = _seeded(layer, args, kwargs, seed)
-    with _untouched(layer):
-        with bypass():
-            stock = _measure_stock(layer, args, kwargs, seed, repeats)
+    return compare_samples(Sample(layer, args, kwargs), repeats=repeats, seed=seed)
+
+
+def compare_samples(
+    ours: Sample, stock: Sample | None = None, *, repeats: int = 5, seed: int = 0
+) -> Comparison:
+    """:func:`compare` for a sample, with the stock layer on these inputs or on those of `stock`.
+
+    Parameters
+    ----------
+    ours : Sample
+    stock : Sample, optional
+        The same layer and inputs on the CPU, for a host that cannot run on the device of `ours`.
+    repeats : int
+        Timed runs; with 0 neither time nor memory is measured.
+    """
+    with _untouched(ours.layer):
+        reference = _on_the_cpu(stock, seed) if stock else _measure_stock(ours, seed, repeats)
+        call = _seeded(ours, seed)
         with registry.scope(State("auto", registry.select())), lenient():
-            with profile() as counted:
-                ours = call()
-            backend = _measure(call, repeats)
-    absolute, relative = errors(stock.run, ours)
+            with _alike(reference.how), profile() as counted:
+                run = call()
+            ms, peak = _cost(call, run, repeats)
+    absolute, relative, judged = errors(reference.run, run)
+    accelerated = counted.calls > 0 and counted.fallbacks == 0
+    reasons = _reasons(counted)
     return Comparison(
-        accelerated=counted.calls > 0 and counted.fallbacks == 0,
-        reason=_reason(counted),
+        accelerated=accelerated,
+        reason=None if accelerated else reasons[0],
         max_abs_error=absolute,
         max_rel_error=relative,
-        peak_bytes={"stock": stock.peak, "backend": backend.peak},
-        ms={"stock": stock.ms, "backend": backend.ms},
+        peak_bytes={"stock": reference.peak, "backend": peak},
+        ms={"stock": reference.ms, "backend": ms},
         launches=sum(counted.launches.values()),
-        reference=stock.how,
+        symbols=[s for s, stats in counted.by_symbol.items() if stats.accelerated],
+        reasons=reasons,
+        judged_error=judged,
+        reference=reference.how,
     )
 
 
-def errors(stock: verify.Run, ours: verify.Run) -> tuple[dict[str, float], dict[str, float]]:
-    """Return the absolute and relative errors of outputs and gradients, by name.
+def errors(
+    stock: verify.Run, ours: verify.Run
+) -> tuple[dict[str, float], dict[str, float], dict[str, float]]:
+    """Return the absolute, relative and judged errors of outputs and gradients, by name.
 
     A gradient that one side lacks counts as zero; one that both lack is left out.
     """
     absolute: dict[str, float] = {}
     relative: dict[str, float] = {}
-    pairs = [(n, t, ours.outputs[n]) for n, t in stock.outputs.items()]
-    pairs += [(n, t, ours.gradients[n]) for n, t in stock.gradients.items()]  # type: ignore[misc]
-    for name, expected, got in pairs:
-        if expected is None and got is None:
-            continue
-        difference, scale = verify.difference_and_scale(*verify.none_as_zero(expected, got))
-        worst = float(difference.max()) if difference.numel() else 0.0
-        absolute[name] = worst
-        relative[name] = worst / scale if scale else (0.0 if worst == 0 else float("inf"))
-    return absolute, relative
+    judged: dict[str, float] = {}
+    for wanted, found in ((stock.outputs, ours.outputs), (stock.gradients, ours.gradients)):
+        least = verify.least_scale(wanted)  # type: ignore[arg-type]
+        for name, expected in wanted.items():
+            got = found[name]  # type: ignore[index]
+            if expected is None and got is None:
+                continue
+            difference, scale = verify.difference_and_scale(*verify.none_as_zero(expected, got))
+            worst = float(difference.max()) if difference.numel() else 0.0
+            absolute[name] = worst
+            relative[name], judged[name] = (_ratio(worst, s) for s in (scale, max(scale, least)))
+    return absolute, relative, judged
 
 
-def _seeded(layer: nn.Module, args: Any, kwargs: Mapping[str, Any], seed: int) -> Call:
-    """Return a function that runs `layer` forward and backward on fresh leaves."""
-    names = verify.argument_names(layer.forward, args, kwargs)
+def _ratio(worst: float, scale: float) -> float:
+    return worst / scale if scale else (0.0 if worst == 0 else float("inf"))
+
+
+def _seeded(sample: Sample, seed: int) -> Call:
+    """Return a function that runs a sample forward and backward on fresh leaves."""
+    layer = sample.layer
+    names = verify.argument_names(layer.forward, sample.args, sample.kwargs)
 
     def leaf(_: str, value: Any) -> Any:
         if isinstance(value, Tensor) and value.is_floating_point():
             return value.detach().clone().requires_grad_()
         return value
 
-    args = tuple(verify.map_nested(n, a, leaf) for n, a in zip(names, args, strict=True))
-    kwargs = {k: verify.map_nested(k, v, leaf) for k, v in kwargs.items()}
+    args = tuple(verify.map_nested(n, a, leaf) for n, a in zip(names, sample.args, strict=True))
+    kwargs = {k: verify.map_nested(k, v, leaf) for k, v in sample.kwargs.items()}
 
     def call() -> verify.Run:
-        torch.manual_seed(seed)
+        verify.seed_all(seed)
         with torch.enable_grad():
-            run = verify.run(layer, layer, args, kwargs, names, retain_graph=False)
+            run = verify.run(layer, layer, args, kwargs, names, retain_graph=False,
+                             by_backward=sample.rematerializes)  # fmt: skip
         run.outputs = {n: t.detach() for n, t in run.outputs.items()}
         return dataclasses.replace(run, result=None)
 
     return call
 
 
-def _reason(counted: Profile) -> str | None:
-    if counted.calls == 0:
-        return "no-kernel"
-    return counted.reasons.most_common(1)[0][0] if counted.fallbacks else None
+def _reasons(counted: Profile) -> list[str]:
+    """Reason codes, the most frequent first; at least one if nothing ran on our kernels."""
+    codes = [code for code, _ in counted.reasons.most_common()]
+    if counted.host_operators and "cpu-operators" not in codes:
+        codes.append("cpu-operators")
+    return codes or ([] if counted.calls else ["no-kernel"])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -186,25 +256,52 @@ class _Measured:
     how: str = "stock"
 
 
-def _measure_stock(
-    layer: nn.Module, args: Any, kwargs: Mapping[str, Any], seed: int, repeats: int
-) -> _Measured:
+def _on_the_cpu(stock: Sample, seed: int) -> _Measured:
+    """Run the host's own code, with nothing of ours around it."""
+    with _untouched(stock.layer), _host_alone():
+        return _Measured(_seeded(stock, seed)(), None, None, ON_THE_CPU)
+
+
+def _measure_stock(sample: Sample, seed: int, repeats: int) -> _Measured:
     """Measure the stock layer; where it cannot run, at least run it on copies that it can take."""
     try:
-        return _measure(_seeded(layer, args, kwargs, seed), repeats)
+        with _host_alone():
+            call = _seeded(sample, seed)
+            run = call()
+            return _Measured(run, *_cost(call, run, repeats))
     except torch.OutOfMemoryError:
         raise  # the CPU would take too long
     except Exception:
         for how, convert in _COPIES.items():
-            positional, named = _copied((args, dict(kwargs)), convert)
-            call = _seeded(convert(copy.deepcopy(layer)), positional, named, seed)
             with contextlib.suppress(Exception):
-                return _Measured(call(), None, None, how)
+                # A graph on a device that its host does not know leaves it with our help.
+                with registry.scope(State("auto", registry.select())):
+                    copied = sample.map(convert)
+                with _host_alone(), _alike(how):
+                    return _Measured(_seeded(copied, seed)(), None, None, how)
         raise
 
 
-def _copied(inputs: Any, convert: Callable[[Any], Any]) -> Any:
-    return verify.map_nested("", inputs, lambda _, value: convert(value))
+@contextlib.contextmanager
+def _host_alone() -> Iterator[None]:
+    """Nothing is accelerated: neither what is enabled nor layers that are by themselves."""
+    with registry.scope(None), bypass():
+        yield
+
+
+@contextlib.contextmanager
+def _alike(how: str) -> Iterator[None]:
+    """Let both devices draw and multiply alike, where they are compared with each other."""
+    if how != ON_THE_CPU:
+        yield
+        return
+    saved = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = False
+    try:
+        with draws.on_the_cpu():
+            yield
+    finally:
+        torch.backends.cudnn.allow_tf32 = saved
 
 
 def _to_cpu(value: Any) -> Any:
@@ -217,14 +314,17 @@ def _to_float32(value: Any) -> Any:
     return value.float() if isinstance(value, nn.Module) else value
 
 
+ON_THE_CPU = "stock on the CPU"
 _COPIES: dict[str, Callable[[Any], Any]] = {
-    "stock on the CPU": _to_cpu,
+    ON_THE_CPU: _to_cpu,
     "stock in float32": _to_float32,
 }
 
 
-def _measure(call: Call, repeats: int) -> _Measured:
-    run = call()  # compiles, builds the graph's caches
+def _cost(call: Call, run: verify.Run, repeats: int) -> tuple[float | None, int | None]:
+    """Milliseconds and peak bytes of a call that has been made before, giving `run`."""
+    if repeats == 0:
+        return None, None
     on_cuda = any(tensor.is_cuda for tensor in run.outputs.values())
     peak = memory.cuda_peak_bytes(call) if on_cuda else memory.resident_growth(call)
     times = []
@@ -234,7 +334,7 @@ def _measure(call: Call, repeats: int) -> _Measured:
         call()
         _synchronize()
         times.append(1e3 * (time.perf_counter() - start))
-    return _Measured(run, statistics.median(times), peak)
+    return statistics.median(times), peak
 
 
 def _synchronize() -> None:

@@ -56,6 +56,9 @@ class Profile:
         """Kernel launches by (target, kernel name); the target is cuda, numba or emulator."""
         self.detours: Counter[str] = Counter()
         """DGL functions that were answered for a graph on CUDA by copying to the CPU and back."""
+        self.host_operators: Counter[str] = Counter()
+        """Sparse operators that the host answered by itself: on CPU tensors, which have no kernels
+        for them. Not among the calls, for no call of a layer fell back."""
 
     @property
     def accelerated(self) -> int:
@@ -105,6 +108,7 @@ class Profile:
                 for (target, name), count in sorted(self.launches.items())
             ],
             "detours": dict(sorted(self.detours.items())),
+            "host_operators": dict(sorted(self.host_operators.items())),
             "by_symbol": {
                 symbol: {**vars(stats), "reasons": dict(stats.reasons)}
                 for symbol, stats in sorted(self.by_symbol.items())
@@ -166,9 +170,11 @@ class _Totals(Profile):
         self.by_symbol = totals.by_symbol
         self.launches = totals.launches
         self.detours = totals.detours
+        self.host_operators = totals.host_operators
 
     def __enter__(self) -> Profile:
-        self.by_symbol, self.launches, self.detours = {}, Counter(), Counter()
+        self.by_symbol, self.launches = {}, Counter()
+        self.detours, self.host_operators = Counter(), Counter()
         return super().__enter__()
 
 
@@ -184,6 +190,13 @@ def count_detour(name: str) -> None:
     with _lock:
         for sink in _collecting:
             sink.detours[name] += 1
+
+
+def count_host_operator(symbol: str) -> None:
+    """Record that the host's own operator answered, ``dgl.gspmm`` for example."""
+    with _lock:
+        for sink in _collecting:
+            sink.host_operators[symbol] += 1
 
 
 def record_call(

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import inspect
+import random
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -69,11 +71,14 @@ def run(
     names: list[str],
     *,
     retain_graph: bool = True,
+    by_backward: bool = False,
 ) -> Run:
     """Call `function` on aliases of its arguments and differentiate it towards them.
 
     The aliases stay connected to the caller's tensors, so the result can be used further, but a
     gradient towards one of them does not run through what produced the others.
+    ``by_backward`` is for functions that compute parts of themselves anew in backward, which
+    ``torch.autograd.grad`` refuses.
     """
     sources: dict[str, Tensor] = {}
 
@@ -90,7 +95,12 @@ def run(
         sources.update(parameters(module))
     result = function(*args, **kwargs)
     outputs = float_tensors("out", result)
-    found = gradients(outputs, sources, retain_graph=retain_graph) if grad else {}
+    if not grad:
+        found: dict[str, Tensor | None] = {}
+    elif by_backward:
+        found = _gradients_by_backward(outputs, sources)
+    else:
+        found = gradients(outputs, sources, retain_graph=retain_graph)
     return Run(result, outputs, found)
 
 
@@ -122,6 +132,23 @@ def gradients(
     return dict(zip(sources, found, strict=True))
 
 
+def _gradients_by_backward(
+    outputs: Mapping[str, Tensor], sources: Mapping[str, Tensor]
+) -> dict[str, Tensor | None]:
+    """:func:`gradients` through ``.grad``, which is put back for the sources."""
+    ends = [t for t in outputs.values() if t.requires_grad]
+    saved = {name: source.grad if source.is_leaf else None for name, source in sources.items()}
+    for source in sources.values():
+        source.grad = None
+        if not source.is_leaf:
+            source.retain_grad()
+    torch.autograd.backward(ends, [cotangent(t, SEED + k) for k, t in enumerate(ends)])
+    found = {name: source.grad for name, source in sources.items()}
+    for name, source in sources.items():
+        source.grad = saved[name]
+    return found
+
+
 def cotangent(like: Tensor, seed: int) -> Tensor:
     """Standard normal numbers, the same on every device and in every dtype up to rounding."""
     generator = torch.Generator().manual_seed(seed)
@@ -139,8 +166,7 @@ def check(
         raise VerificationError(
             f"{symbol}: {what}: the fused code gives {sorted(ours)}, stock {sorted(reference)}."
         )
-    # A gradient that cancels to nothing holds rounding errors of the others' size.
-    least = CANCELLED * max((largest(t) for t in reference.values() if t is not None), default=0.0)
+    least = least_scale(reference)
     for name, expected in reference.items():
         _check_one(symbol, f"{what} {name}", expected, ours[name], least)
 
@@ -168,6 +194,14 @@ def _check_one(
         f"{expected[index].item():.9g}; difference {difference[index].item():.3g}, tolerance "
         f"{tolerance * scale:.3g} ({tolerance:g} of the size {scale:.3g})."
     )
+
+
+def least_scale(reference: Mapping[str, Tensor | None]) -> float:
+    """The size that every tensor is at least taken to have when an error is judged.
+
+    A gradient that cancels to nothing holds rounding errors of the others' size.
+    """
+    return CANCELLED * max((largest(t) for t in reference.values() if t is not None), default=0.0)
 
 
 def difference_and_scale(expected: Tensor, got: Tensor) -> tuple[Tensor, float]:
@@ -227,24 +261,49 @@ def argument_names(
     """Names of the positional arguments, from the signature."""
     with contextlib.suppress(TypeError, ValueError):
         bound = inspect.signature(function).bind(*args, **kwargs)
-        names = [n for n in bound.signature.parameters if n not in kwargs]
+        names: list[str] = []
+        for name, parameter in bound.signature.parameters.items():
+            if parameter.kind is parameter.VAR_POSITIONAL:
+                rest = range(len(args) - len(names))
+                return [*names, *(f"{name}[{k}]" for k in rest)]
+            if name not in kwargs:
+                names.append(name)
         if len(names) >= len(args):
             return names[: len(args)]
     return [f"arg{k}" for k in range(len(args))]
 
 
-def random_state() -> tuple[Tensor, list[Tensor]]:
-    """State of torch's CPU generator, and of the CUDA ones if CUDA is in use."""
+@dataclasses.dataclass(frozen=True)
+class RandomState:
+    """State of torch's CPU generator, of the CUDA ones if in use, and of Python's and NumPy's."""
+
+    cpu: Tensor
+    cuda: list[Tensor]
+    python: Any
+    numpy: Any
+
+
+def random_state() -> RandomState:
+    """The state of all generators that a layer may draw from."""
     cuda = torch.cuda.is_available() and torch.cuda.is_initialized()
-    return torch.get_rng_state(), torch.cuda.get_rng_state_all() if cuda else []
+    states = torch.cuda.get_rng_state_all() if cuda else []
+    return RandomState(torch.get_rng_state(), states, random.getstate(), np.random.get_state())
 
 
-def set_random_state(state: tuple[Tensor, list[Tensor]]) -> None:
+def set_random_state(state: RandomState) -> None:
     """Put back what :func:`random_state` returned."""
-    cpu, cuda = state
-    torch.set_rng_state(cpu)
-    if cuda:
-        torch.cuda.set_rng_state_all(cuda)
+    torch.set_rng_state(state.cpu)
+    if state.cuda:
+        torch.cuda.set_rng_state_all(state.cuda)
+    random.setstate(state.python)
+    np.random.set_state(state.numpy)
+
+
+def seed_all(seed: int) -> None:
+    """Seed torch's generators, and Python's and NumPy's, from which some layers of DGL draw."""
+    torch.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed)
 
 
 @contextlib.contextmanager

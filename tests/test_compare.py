@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import random
 import types
 
+import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 import gnn_backend
+from gnn_backend import verify
+from gnn_backend.compare import Sample, compare_samples, errors
 from gnn_backend.errors import InvalidArgument
 
 
@@ -109,6 +114,65 @@ def test_reports(fake):
     assert {"accelerated", "reason", "max_abs_error", "max_rel_error", "peak_bytes", "ms"} <= set(
         data
     )
+
+
+def run_of(outputs, gradients):
+    return verify.Run(None, outputs, gradients)
+
+
+def test_a_gradient_that_cancels_is_judged_by_the_others():
+    """As in mode ``verify``: rounding errors of large gradients are none of a vanishing one."""
+    gradients = {"w": torch.tensor([4.0]), "b": torch.tensor([1e-7]), "c": None}
+    ours = {"w": torch.tensor([4.0]), "b": torch.tensor([3e-7]), "c": None}
+    outputs = {"out": torch.tensor([1.0])}
+    absolute, relative, judged = errors(run_of(outputs, gradients), run_of(outputs, ours))
+    assert absolute["b"] == pytest.approx(2e-7) and relative["b"] == pytest.approx(2.0)
+    assert judged == {"out": 0.0, "w": 0.0, "b": pytest.approx(5e-6)}
+
+
+def test_another_sample_can_be_the_reference(fake):
+    """The host's own code runs it, even while acceleration is on, and it has no figures."""
+    layer, other = fake.load().Conv().eval(), fake.load().Conv().eval()
+    with torch.no_grad():
+        other.lin.weight.copy_(layer.lin.weight + 1)
+        other.lin.bias.copy_(layer.lin.bias)
+    with gnn_backend.enabled(mode="strict"), gnn_backend.profile() as counted:
+        found = compare_samples(Sample(layer, (x(),)), Sample(other, (x(),)), repeats=0)
+    assert found.reference == "stock on the CPU" and found.max_rel_error["out"] > 0.1
+    assert counted.accelerated == 1 and found.symbols == [f"{fake.name}.Conv"]
+    assert found.ms == found.peak_bytes == {"stock": None, "backend": None}
+
+
+class Checkpointed(torch.nn.Module):
+    """Draws from the generators of Python and NumPy, and computes a part anew in backward."""
+
+    def __init__(self):
+        super().__init__()
+        self.lin = torch.nn.Linear(3, 3)
+
+    def forward(self, x):
+        factor = 1 + random.random() + float(np.random.rand())
+        return checkpoint(self.lin, x, use_reentrant=True) * factor
+
+
+def test_layers_that_compute_anew_in_backward(fake):
+    layer = Checkpointed()
+    layer.lin.weight.grad = mark = torch.zeros(3, 3)
+    found = compare_samples(Sample(layer, (x(),), rematerializes=True), repeats=0)
+    assert found.max_rel_error == dict.fromkeys(("out", "x", "lin.weight", "lin.bias"), 0.0)
+    assert layer.lin.weight.grad is mark and not mark.any() and layer.lin.bias.grad is None
+    with pytest.raises(RuntimeError, match="grad"):
+        compare_samples(Sample(layer, (x(),)), repeats=0)
+
+
+def test_generators_of_python_and_numpy_are_left_alone(fake):
+    random.seed(3)
+    np.random.seed(3)
+    wanted = random.random(), np.random.rand()
+    random.seed(3)
+    np.random.seed(3)
+    compare_samples(Sample(Checkpointed(), (x(),), rematerializes=True), repeats=0)
+    assert (random.random(), np.random.rand()) == wanted
 
 
 def test_bad_arguments(fake):

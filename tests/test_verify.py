@@ -134,3 +134,11 @@ def test_a_gradient_that_cancels_is_judged_beside_the_others() -> None:
         verify.check(
             "x.Y", "gradient of", {"a": large, "b": noise}, {"a": large, "b": noise + 1e-3}
         )
+
+
+def test_arguments_of_any_number_are_named() -> None:
+    def f(graph, *feats, scale=1.0):
+        return feats
+
+    assert verify.argument_names(f, (0, 1, 2), {"scale": 2.0}) == ["graph", "feats[0]", "feats[1]"]
+    assert verify.argument_names(lambda *x: x, (0,), {}) == ["x[0]"]

@@ -1,7 +1,8 @@
 """The hosts' own layers: which there are, how to build one and how to call it on a graph.
 
-Layers are built from the names of their constructor's parameters, so a layer that this package
-learns to accelerate needs no entry here.
+PyG's convolutions are built from the names of their constructor's parameters, so one that this
+package learns to accelerate needs no entry here; for DGL's layers there is a table,
+:mod:`gnn_backend.bench.dgl_layers`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from gnn_backend.datasets import GraphData
 from gnn_backend.errors import GNNBackendError, invalid
 
 HOSTS = ("dgl", "pyg")
-_CONV_MODULES = {"dgl": "dgl.nn.pytorch.conv", "pyg": "torch_geometric.nn.conv"}
+_MODULES = {"dgl": "dgl.nn.pytorch", "pyg": "torch_geometric.nn.conv"}
 _PACKAGES = {"dgl": "dgl", "pyg": "torch_geometric"}
 
 _IN_NAMES = ("in_channels", "in_feats", "in_size", "in_dim")
@@ -52,8 +53,8 @@ class HostDoesNotImport(GNNBackendError):
         )
 
 
-def conv_classes(host: str) -> dict[str, type[torch.nn.Module]]:
-    """Public convolution classes of a host by name, in its own order; imports the host.
+def layer_classes(host: str) -> dict[str, type[torch.nn.Module]]:
+    """Public layer classes of a host by name; of PyG its convolutions. Imports the host.
 
     Raises
     ------
@@ -61,10 +62,11 @@ def conv_classes(host: str) -> dict[str, type[torch.nn.Module]]:
         Whatever its import raised.
     """
     try:
-        module = importlib.import_module(_CONV_MODULES[host])
+        module = importlib.import_module(_MODULES[host])
     except Exception as error:  # a broken installation raises anything
         raise HostDoesNotImport(host, error) from error
-    found = ((name, getattr(module, name)) for name in module.__all__)
+    names = getattr(module, "__all__", None) or sorted(vars(module))
+    found = ((name, getattr(module, name)) for name in names)
     return {
         name: item
         for name, item in found
@@ -72,14 +74,19 @@ def conv_classes(host: str) -> dict[str, type[torch.nn.Module]]:
     }
 
 
-def conv_class(host: str, layer: str) -> type[torch.nn.Module]:
-    """One convolution class; raises InvalidArgument where the host has none of that name."""
+def require(host: str) -> None:
+    """Raise InvalidArgument unless the host is known and installed."""
     if host not in HOSTS:
         raise invalid("host", "unknown", repr(host), " or ".join(HOSTS))
     if not installed(host):
         package = _PACKAGES[host]
         raise invalid("host", "not installed", host, package, f"pip install {package}")
-    classes = conv_classes(host)
+
+
+def layer_class(host: str, layer: str) -> type[torch.nn.Module]:
+    """One layer class; raises InvalidArgument where the host has none of that name."""
+    require(host)
+    classes = layer_classes(host)
     if layer not in classes:
         raise invalid("layer", f"{host} has no such layer", repr(layer), ", ".join(classes))
     return classes[layer]
@@ -91,7 +98,7 @@ def build(cls: type[torch.nn.Module], shape: Shape, **fixed: Any) -> torch.nn.Mo
     Parameters
     ----------
     cls : type
-        A class from ``conv_classes``.
+        A class from ``layer_classes``.
     shape : Shape
     **fixed
         Further constructor arguments, set where the constructor takes them.
@@ -136,8 +143,19 @@ def features(graph: GraphData, shape: Shape, device: str, dtype: torch.dtype) ->
     return x.to(device=device, dtype=dtype).requires_grad_()
 
 
+def is_resident(host: str, device: str) -> bool:
+    """Whether the host's graphs on ``device`` are this package's doing, where stock cannot run."""
+    if host != "dgl":
+        return False
+    import dgl  # noqa: F401 (``support`` asks what is imported)
+
+    from gnn_backend.adapters.dgl.residence import support
+
+    return not support.has_cuda_build() if device == "cuda" else support.standin()
+
+
 def dgl_has_cuda() -> bool:
-    """Whether DGL graphs can live on the current CUDA device."""
+    """Whether DGL graphs can live on the current CUDA device while acceleration is on."""
     import dgl
 
     try:
@@ -145,18 +163,6 @@ def dgl_has_cuda() -> bool:
     except dgl.DGLError:
         return False
     return True
-
-
-def arguments(host: str, graph: GraphData, x: torch.Tensor) -> tuple[Any, ...]:
-    """Forward arguments of a layer of ``host``: (graph, x) for DGL, (x, edge_index) for PyG."""
-    edges = graph.edge_index.to(x.device)
-    if host == "pyg":
-        return x, edges
-    import dgl
-
-    source, destination = graph.edge_index.cpu()
-    host_graph = dgl.graph((source, destination), num_nodes=graph.num_nodes)
-    return (host_graph if x.device.type == "cpu" else host_graph.to(x.device)), x
 
 
 def _sizes(parameters: Mapping[str, inspect.Parameter], shape: Shape) -> dict[str, int]:

@@ -18,9 +18,11 @@ import sys
 from collections.abc import Callable, Iterator
 
 import torch
+from torch import Tensor
 
-from gnn_backend import memory
-from gnn_backend.bench import hosts, timing
+from gnn_backend import memory, verify
+from gnn_backend.bench import hosts, samples, timing
+from gnn_backend.compare import Sample
 from gnn_backend.datasets import GraphData, load, sample_edges, uniform
 from gnn_backend.errors import GNNBackendError
 
@@ -74,37 +76,43 @@ def measure_here(request: Request) -> Measurement:
     graph = load(request.graph)
     if request.max_edges is not None:
         graph = sample_edges(graph, request.max_edges)
-    dtype = getattr(torch, request.dtype)
-    cls = hosts.conv_class(request.host, request.layer)
+    wanted = samples.Request(
+        request.host, request.layer, graph, request.shape, dtype=getattr(torch, request.dtype)
+    )
     with _accelerated(request.backend):
-        module = hosts.build_on(cls, request.shape, "cpu", dtype)
-        step(request, module, _tiny_graph(), dtype)()
-        run = step(request, module, graph, dtype)
+        step(samples.sample(dataclasses.replace(wanted, data=_tiny_graph())))()
+        made = samples.sample(wanted)
+        run = step(made)
         peak = memory.resident_growth(run)
         both = timing.eager_ms(run, "cpu", repeats=request.repeats, warmup=0)
-        forward = step(request, module, graph, dtype, backward=False)
+        forward = step(made, backward=False)
         return Measurement(peak, timing.eager_ms(forward, "cpu", repeats=request.repeats), both)
 
 
-def step(
-    request: Request,
-    module: torch.nn.Module,
-    graph: GraphData,
-    dtype: torch.dtype,
-    backward: bool = True,
-) -> Callable[[], None]:
+def step(sample: Sample, backward: bool = True) -> Callable[[], None]:
     """A call that runs the layer forward, and backward with a fixed cotangent of ones."""
-    x = hosts.features(graph, request.shape, "cpu", dtype)
-    arguments = hosts.arguments(request.host, graph, x)
+    inputs = verify.float_tensors("", (list(sample.args), list(sample.kwargs.values()))).values()
+    leaves = [x.requires_grad_() for x in inputs]
+    leaves += [p for p in sample.layer.parameters() if p.requires_grad]
 
     def call() -> None:
         with torch.set_grad_enabled(backward):
-            out = module(*arguments)
-        if backward:
-            leaves = [x, *(p for p in module.parameters() if p.requires_grad)]
-            torch.autograd.grad(out, leaves, torch.ones_like(out), allow_unused=True)
+            out = sample.layer(*sample.args, **sample.kwargs)
+        ends = [y for y in verify.float_tensors("", out).values() if y.requires_grad]
+        if backward and ends:
+            _pull_back(ends, leaves, sample.rematerializes)
 
     return call
+
+
+def _pull_back(ends: list[Tensor], leaves: list[Tensor], rematerializes: bool) -> None:
+    ones = [torch.ones_like(end) for end in ends]
+    if not rematerializes:
+        torch.autograd.grad(ends, leaves, ones, allow_unused=True)
+        return
+    torch.autograd.backward(ends, ones)
+    for leaf in leaves:
+        leaf.grad = None
 
 
 def _tiny_graph() -> GraphData:

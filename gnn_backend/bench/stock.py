@@ -32,7 +32,7 @@ def gpu_layers(data: GraphData, dtype: torch.dtype, settings: Settings) -> dict[
     from gnn_backend import enabled
 
     shape = settings.shape
-    module = hosts.build_on(hosts.conv_class("pyg", LAYER), shape, settings.device, dtype)
+    module = hosts.build_on(hosts.layer_class("pyg", LAYER), shape, settings.device, dtype)
     x = hosts.features(data, shape, settings.device, dtype)
     edges = data.edge_index
     layer, passing = _layer_step(module, x, edges), _passing_step(module, data, shape, dtype)

@@ -74,7 +74,7 @@ def _host(host: str) -> dict[str, Any]:
     if not hosts.installed(host):
         return {"installed": False, "loads": None, "error": None, "seams": []}
     try:
-        hosts.conv_classes(host)
+        hosts.layer_classes(host)
     except hosts.HostDoesNotImport as error:
         return {"installed": True, "loads": False, "error": error.cause, "seams": []}
     return {"installed": True, "loads": True, "error": None, "seams": _seams(host)}

@@ -1,4 +1,4 @@
-"""``layers``: every convolution of the installed hosts and whether it is accelerated.
+"""``layers``: every layer of the installed hosts and whether it is accelerated.
 
 A status other than ``stock`` is never written by hand: the layer is run on a small graph, its
 kernel launches are counted and its result is compared with the stock layer's.
@@ -6,6 +6,7 @@ kernel launches are counted and its result is compared with the stock layer's.
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,11 +14,11 @@ import typer
 from gnn_backend.cli import output
 
 if TYPE_CHECKING:
-    from gnn_backend.bench.hosts import Shape
+    from gnn_backend.bench.samples import Request
 
 DEVICES = ("cpu", "cuda", "emulator")
 _TOLERANCE = 2e-5
-_EDGES = 80
+_NODES, _EDGES = 20, 80
 
 # Constructor and forward arguments for which a layer might fall back; each is tried where the
 # layer has it.
@@ -35,7 +36,7 @@ def layers(
     ),
     as_json: Annotated[bool, typer.Option("--json", help="One JSON list on stdout.")] = False,
 ) -> None:
-    """List the hosts' convolutions: fused, kernels, traced or stock, and why."""
+    """List the hosts' layers and operators: fused, kernels, traced or stock, and why."""
     from gnn_backend.patching import registry
 
     output.check_choice("--device", device, DEVICES)
@@ -52,60 +53,72 @@ def layers(
 
 
 def report(host: str, device: str = "cpu") -> list[dict[str, Any]]:
-    """host, symbol, status and reasons of every convolution class of one host.
+    """host, symbol, status and reasons of every layer of one host, and of its operators.
 
-    ``status`` is ``fused`` if the layer's own forward ran on our kernels and matched stock, and
-    ``stock`` otherwise. ``reasons`` tells why a layer is stock, and for which options a fused
-    one falls back.
+    ``status`` is ``fused`` if the layer's own forward ran on our kernels, ``kernels`` if operators
+    or layers that it calls did, both only if the result matched stock, and ``stock`` otherwise.
+    ``reasons`` tells why a layer is stock or in part stock, and for which options a fused one
+    falls back.
     """
-    from gnn_backend.bench import hosts
-    from gnn_backend.patching import registry
-
-    patched = {patch.symbol for patch in registry.known()}
     rows = []
-    for name, cls in hosts.conv_classes(host).items():
-        symbol = f"{host}.{name}"
-        status, reasons = "stock", ["no-kernel"]
-        if symbol in patched:
-            status, reasons = _try(host, cls, device)
-        rows.append({"host": host, "symbol": symbol, "status": status, "reasons": reasons})
+    with warnings.catch_warnings():  # a host's about its own code; nobody chose these layers
+        warnings.filterwarnings("ignore", module=r"(dgl|torch_geometric)\.")
+        for name, untried in _names(host).items():
+            status, reasons = ("stock", untried) if untried else _try(host, name, device)
+            rows.append(
+                {"host": host, "symbol": f"{host}.{name}", "status": status, "reasons": reasons}
+            )
     return rows
 
 
-def _try(host: str, cls: type, device: str) -> tuple[str, list[str]]:
-    """Run one layer stock and accelerated; say what came of it."""
-    import gnn_backend
-    from gnn_backend import config
-    from gnn_backend.bench.hosts import Shape
-
-    target = "emulator" if device == "emulator" else "numba"
-    try:
-        module, arguments = _layer_and_arguments(host, cls, Shape(8, 4, 2), device)
-        with config.override(cpu_target=target):
-            found = gnn_backend.compare(module, *arguments, repeats=1)
-    except Exception as error:  # whatever stops a layer is the reason
-        return "stock", [f"not run: {type(error).__name__}: {str(error).splitlines()[0]}"]
-    if not found.accelerated or not found.launches:
-        return "stock", [found.reason or "no kernel was launched"]
-    worst = max(found.max_rel_error, key=lambda name: found.max_rel_error[name])
-    if not found.max_rel_error[worst] <= _TOLERANCE:
-        return "stock", [f"differs from stock: {worst} by {found.max_rel_error[worst]:.1e}"]
-    return "fused", _fallbacks(host, cls, device)
-
-
-def _layer_and_arguments(
-    host: str, cls: type, shape: Shape, device: str, **options: Any
-) -> tuple[Any, tuple[Any, ...]]:
-    import torch
-
+def _names(host: str) -> dict[str, list[str]]:
+    """Layers and operators of a host, each with the reasons not to try it, mostly none."""
     from gnn_backend.bench import hosts
+    from gnn_backend.patching import registry
+
+    classes = hosts.layer_classes(host)
+    patches = [patch for patch in registry.known() if patch.host == host]
+    if host != "dgl":
+        patched = {patch.layer for patch in patches}
+        return {name: [] if name in patched else ["no-kernel"] for name in classes}
+    from gnn_backend.bench import dgl_layers
+
+    unfit = dgl_layers.NOT_COMPARED
+    names = {name: [f"not run: {unfit[name]}"] if name in unfit else [] for name in classes}
+    known = {patch.attribute.removeprefix("_") for patch in patches}
+    return names | {f"ops.{name}": [] for name in dgl_layers.OPERATORS if name in known}
+
+
+def _try(host: str, name: str, device: str) -> tuple[str, list[str]]:
+    """Run one layer stock and accelerated; say what came of it."""
+    from gnn_backend import config
+    from gnn_backend.bench import samples
+
+    with config.override(cpu_target="emulator" if device == "emulator" else "numba"):
+        try:
+            ours, stock = samples.samples(_request(host, name, device))
+            found = samples.compare(host, ours, stock, repeats=0)
+        except Exception as error:  # whatever stops a layer is the reason
+            first = [*str(error).splitlines(), ""][0]
+            return "stock", [f"not run: {type(error).__name__}: {first}"]
+        if not found.symbols or not found.launches:
+            return "stock", found.reasons or ["no kernel was launched"]
+        worst = max(found.judged_error, key=lambda name: found.judged_error[name])
+        if not found.judged_error[worst] <= _TOLERANCE:
+            return "stock", [f"differs from stock: {worst} by {found.judged_error[worst]:.1e}"]
+        if f"{host}.{name}" in found.symbols:
+            return "fused", _fallbacks(host, name, device)
+        return "kernels", found.reasons
+
+
+def _request(host: str, name: str, device: str, **options: Any) -> Request:
+    from gnn_backend.bench.hosts import Shape
+    from gnn_backend.bench.samples import Request
     from gnn_backend.datasets import GraphData, uniform
 
+    data = GraphData("built-in", uniform(_NODES, _NODES, _EDGES), _NODES)
     place = "cuda" if device == "cuda" else "cpu"
-    data = GraphData("built-in", uniform(20, 20, _EDGES), 20).to(place)
-    module = hosts.build_on(cls, shape, place, torch.float32, **options)
-    x = hosts.features(data, shape, place, torch.float32)
-    return module, hosts.arguments(host, data, x)
+    return Request(host, name, data, Shape(8, 4, 2), place, options=options)
 
 
 def _edge_features(device: str, width: int) -> Any:
@@ -115,15 +128,16 @@ def _edge_features(device: str, width: int) -> Any:
     return torch.randn(_EDGES, width, device=place)
 
 
-def _fallbacks(host: str, cls: type, device: str) -> list[str]:
+def _fallbacks(host: str, name: str, device: str) -> list[str]:
     """Reason codes of the options that make a layer fall back, as a dry run gives them."""
     import inspect
 
     import gnn_backend
-    from gnn_backend.bench.hosts import Shape
+    from gnn_backend.bench import hosts, samples
 
+    cls = hosts.layer_class(host, name)
     constructor = inspect.signature(cls).parameters
-    forward = inspect.signature(cls.forward).parameters  # type: ignore[attr-defined]
+    forward = inspect.signature(cls.forward).parameters
     tries: list[tuple[dict[str, Any], dict[str, Any]]] = []
     tries += [(options, {}) for options in _OPTIONS if options.keys() <= constructor.keys()]
     tries += [({}, {name: True}) for name in _CALL_OPTIONS if name in forward]
@@ -131,8 +145,8 @@ def _fallbacks(host: str, cls: type, device: str) -> list[str]:
         tries.append(({"edge_dim": 3}, {"edge_attr": _edge_features(device, 3)}))
     codes: dict[str, None] = {}
     for options, call_options in tries:
-        module, arguments = _layer_and_arguments(host, cls, Shape(8, 4, 2), device, **options)
-        explained = gnn_backend.explain(module, *arguments, **call_options)
+        ours, _ = samples.samples(_request(host, name, device, **options))
+        explained = gnn_backend.explain(ours.layer, *ours.args, **ours.kwargs, **call_options)
         codes |= dict.fromkeys(r.reason for r in explained.layers if r.reason is not None)
     return list(codes)
 
@@ -140,7 +154,7 @@ def _fallbacks(host: str, cls: type, device: str) -> list[str]:
 def _show(rows: list[dict[str, Any]]) -> None:
     from rich.table import Table
 
-    table = Table("layer", "status", "reasons", title=f"{len(rows)} convolutions")
+    table = Table("layer", "status", "reasons", title=f"{len(rows)} layers and operators")
     for row in sorted(rows, key=lambda row: row["status"] == "stock"):
         mark = row["status"] if row["status"] == "stock" else f"[green]{row['status']}[/]"
         table.add_row(row["symbol"], mark, ", ".join(row["reasons"]))

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 import torch
 
+from gnn_backend import config
+from gnn_backend.bench import hosts
 from gnn_backend.cli import compare as command
 from gnn_backend.cli import layers as layers_command
 
@@ -51,6 +53,34 @@ def test_compare_on_the_cpu_measures_in_fresh_processes(
     assert all(value >= 0 for value in found["peak_bytes"].values())
 
 
+@pytest.mark.parametrize("layer", ["EGNNConv", "HeteroGraphConv"])
+def test_compare_of_dgl_layers_on_resident_graphs(
+    invoke_json: Callable[..., Any], graph_file: Path, layer: str
+) -> None:
+    """As on CUDA: kernels against the stock layer on the CPU, output by output."""
+    pytest.importorskip("dgl")
+    arguments = ("compare", "--host", "dgl", "--layer", layer, "--graph", graph_file, *SMALL)
+    with config.override(residence_standin=True):
+        found = invoke_json(*arguments, "--device", "emulator")
+    assert (found["accelerated"], found["reason"], found["equal"]) == (True, None, True)
+    assert found["reference"] == "stock on the CPU"
+    assert found["ms"]["stock"] is None and found["peak_bytes"]["stock"] is None
+    assert found["launches"] > 0 and "dgl.gspmm" in found["symbols"]
+    names = {"EGNNConv": {"out[0]", "out[1]", "coord_feat"},
+             "HeteroGraphConv": {"out['a']", "out['b']", "inputs['a']"}}  # fmt: skip
+    assert names[layer] <= found["max_rel_error"].keys() == found["judged_error"].keys()
+
+
+def test_dgl_without_cuda(
+    invoke_json: Callable[..., Any], graph_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("dgl")
+    monkeypatch.setattr(hosts, "dgl_has_cuda", lambda: False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    found = invoke_json(*_arguments("dgl", graph_file, "cuda"))
+    assert (found["reason"], found["accelerated"], found["equal"]) == ("dgl-no-cuda", False, None)
+
+
 def test_large_graphs_are_sampled_for_the_emulator(
     invoke: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -87,7 +117,7 @@ def test_a_layer_without_kernels_compares_stock_with_stock(
 
 
 def test_stock_in_another_precision_is_no_judge() -> None:
-    result = {"max_rel_error": {"out": 0.5}, "reference": "stock in float32"}
+    result = {"judged_error": {"out": 0.5}, "reference": "stock in float32"}
     assert command._equal(result, 1e-2) is None
     assert command._equal({**result, "reference": "stock on the CPU"}, 1e-2) is False
     assert command._equal({**result, "reference": "stock"}, 0.6) is True
@@ -122,7 +152,14 @@ def test_bad_usage(
     assert message in printed.err and printed.out == ""
 
 
-def test_layers(invoke_json: Callable[..., Any]) -> None:
+def test_layers(invoke_json: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    found = hosts.layer_classes
+    some = ("GATv2Conv", "SAGEConv", "HeteroLinear", "CuGraphSAGEConv")  # all takes long
+    monkeypatch.setattr(
+        hosts,
+        "layer_classes",
+        lambda host: {n: c for n, c in found(host).items() if host == "pyg" or n in some},
+    )
     rows = invoke_json("layers", "--device", "emulator")
     by_symbol = {row["symbol"]: row for row in rows}
     assert len(by_symbol) == len(rows)
@@ -132,9 +169,13 @@ def test_layers(invoke_json: Callable[..., Any]) -> None:
             assert "returns-attention" in by_symbol[f"{host}.GATv2Conv"]["reasons"]
             assert by_symbol[f"{host}.SAGEConv"] == {
                 "host": host, "symbol": f"{host}.SAGEConv", "status": "stock",
-                "reasons": ["no-kernel"],
+                "reasons": ["cpu-operators" if host == "dgl" else "no-kernel"],
             }  # fmt: skip
-            assert len([row for row in rows if row["host"] == host]) > 30
+            assert len([row for row in rows if row["host"] == host]) >= 9
+    if "dgl.GATv2Conv" in by_symbol:
+        assert by_symbol["dgl.HeteroLinear"]["reasons"] == ["no-operators"]
+        assert by_symbol["dgl.ops.gspmm"]["reasons"] == ["cpu-operators"]
+        assert "pylibcugraphops" in by_symbol["dgl.CuGraphSAGEConv"]["reasons"][0]
     assert all(row["status"] in ("fused", "kernels", "traced", "stock") for row in rows)
 
 
@@ -157,7 +198,6 @@ def test_a_status_needs_launches_and_the_right_result(
         stock = torch_geometric.nn.GATv2Conv.forward
         patch.replacement.resolve()
         monkeypatch.setattr(patch.replacement, "fast", stock)
-    cls = torch_geometric.nn.GATv2Conv
-    status, reasons = layers_command._try("pyg", cls, "emulator")
+    status, reasons = layers_command._try("pyg", "GATv2Conv", "emulator")
     expected = {"wrong": "differs", "fallback": "hooks", "no launch": "no kernel was launched"}
     assert status == "stock" and expected[fault] in reasons[0]

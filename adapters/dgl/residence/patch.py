@@ -16,6 +16,7 @@ import torch
 
 from gnn_backend.adapters.dgl.residence import boundary, support
 from gnn_backend.patching import Patch
+from gnn_backend.profile import count_host_operator
 
 LAYER = "residence"
 _OPERATORS = "gnn_backend.adapters.dgl.operators"
@@ -44,6 +45,20 @@ class Seam:
             return target[0](stock, *args, **kwargs)
 
         return replacement
+
+
+class Operator(Seam):
+    """The seam of a sparse operator; the calls that it leaves to DGL are counted."""
+
+    def __call__(self, stock: Callable[..., Any]) -> Callable[..., Any]:
+        symbol = f"dgl.{self.fast.rpartition(':')[2]}"
+
+        @functools.wraps(stock)
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            count_host_operator(symbol)
+            return stock(*args, **kwargs)
+
+        return super().__call__(counted)
 
 
 class Checked(Seam):
@@ -252,8 +267,8 @@ PATCHES = [
         "to_simple",
         Seam("gnn_backend.adapters.dgl.residence.simple:to_simple"),
     ),
-    *(_patch("dgl._sparse_ops", f"_{name}", Seam(f"{_OPERATORS}:{name}")) for name in _SPARSE),
-    _patch("dgl.backend.pytorch.sparse", "edge_softmax", Seam(f"{_OPERATORS}:edge_softmax")),
+    *(_patch("dgl._sparse_ops", f"_{name}", Operator(f"{_OPERATORS}:{name}")) for name in _SPARSE),
+    _patch("dgl.backend.pytorch.sparse", "edge_softmax", Operator(f"{_OPERATORS}:edge_softmax")),
     _patch(
         "dgl.backend.pytorch.sparse",
         "_cast_if_autocast_enabled",

@@ -18,6 +18,7 @@ from gnn_backend.adapters.dgl.residence import arrays, check, native, patch, sup
 from gnn_backend.adapters.dgl.residence.index import ResidentIndex
 from gnn_backend.config import override
 from gnn_backend.patching import registry
+from tests.adapters.dgl.residence.places import homogeneous
 
 
 def places() -> dict[str, Any]:
@@ -173,3 +174,19 @@ def test_detours_are_shown() -> None:
 def test_registry_names_one_layer() -> None:
     assert {one.layer for one in patch.PATCHES} == {"residence"}
     assert set(patch.PATCHES) <= set(registry.known())
+
+
+def test_operators_that_stay_with_dgl_are_counted() -> None:
+    """On CPU tensors; they are no calls of ours that fell back."""
+    g = homogeneous(torch.int64)
+    x = g.ndata["x"].requires_grad_()
+    with gnn_backend.enabled(hosts="dgl"), gnn_backend.profile() as profile:
+        dgl.ops.copy_u_sum(g, x).sum().backward()
+        dgl.ops.edge_softmax(g, g.edata["w"])
+    assert profile.calls == 0
+    assert profile.host_operators["dgl.gspmm"] == 2
+    assert profile.to_dict()["host_operators"] == dict(profile.host_operators)
+    assert any("edge_softmax" in name for name in profile.host_operators)
+    with gnn_backend.profile() as profile:
+        dgl.ops.copy_u_sum(g, x)
+    assert not profile.host_operators

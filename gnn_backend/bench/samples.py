@@ -1,0 +1,117 @@
+"""Any layer of a host on any graph: constructed, with what its forward takes, and compared."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from gnn_backend.bench import hosts
+from gnn_backend.bench.hosts import Shape
+from gnn_backend.compare import Comparison, Sample, compare_samples
+from gnn_backend.datasets import GraphData
+from gnn_backend.errors import Unsupported
+
+
+class Called(nn.Module):
+    """A layer that is called in another way than by its ``forward``."""
+
+    def __init__(self, layer: nn.Module, run: Callable[..., Any]) -> None:
+        super().__init__()
+        self.layer, self.run = layer, run
+
+    def forward(self, **inputs: Any) -> Any:
+        return self.run(self.layer, *inputs.values())
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """Which layer to run on what.
+
+    Attributes
+    ----------
+    host : str
+    layer : str
+        A class of the host, see ``hosts.layer_classes``; for DGL also ``ops.`` and an operator.
+    data : GraphData
+    shape : Shape
+    device : str
+        ``"cpu"`` or ``"cuda"``.
+    dtype : torch.dtype
+    options : dict
+        Further constructor arguments.
+    """
+
+    host: str
+    layer: str
+    data: GraphData
+    shape: Shape
+    device: str = "cpu"
+    dtype: torch.dtype = torch.float32
+    options: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+def sample(request: Request) -> Sample:
+    """A layer with seeded weights, and seeded inputs, the same on every device.
+
+    Raises
+    ------
+    InvalidArgument
+        If the host has no such layer, or it is none that can be compared.
+    """
+    data, shape, device, dtype = request.data, request.shape, request.device, request.dtype
+    torch.manual_seed(0)
+    if request.host == "dgl":
+        return _dgl_sample(request)
+    cls = hosts.layer_class(request.host, request.layer)
+    module = hosts.build_on(cls, shape, device, dtype, **request.options)
+    x = hosts.features(data, shape, device, dtype)
+    return Sample(module, (x, data.edge_index.to(device)))
+
+
+def _dgl_sample(request: Request) -> Sample:
+    hosts.require("dgl")
+    from gnn_backend.bench import dgl_layers
+    from gnn_backend.bench.dgl_inputs import Inputs
+
+    row = dgl_layers.row(request.layer)
+    given = Inputs(request.data, request.shape, request.device, request.dtype)
+    layer = dgl_layers.construct(request.layer, given, **request.options)
+    layer = layer.to(device=request.device, dtype=request.dtype)
+    if row.run is not None:
+        by_name = {name: getattr(given, name) for _, name in row.inputs}
+        return Sample(Called(layer, row.run), (), by_name, row.rematerializes)
+    args = tuple(getattr(given, name) for keyword, name in row.inputs if not keyword)
+    kwargs = {keyword: getattr(given, name) for keyword, name in row.inputs if keyword}
+    return Sample(layer, args, kwargs, row.rematerializes)
+
+
+def samples(request: Request) -> tuple[Sample, Sample | None]:
+    """A sample, and for DGL's graphs on CUDA the same on the CPU, where stock can run it.
+
+    Raises
+    ------
+    Unsupported
+        ``dgl-no-cuda`` where DGL's graphs cannot be made resident.
+    """
+    if not hosts.is_resident(request.host, request.device):
+        return sample(request), None
+    from gnn_backend.api import enabled
+
+    stock = sample(dataclasses.replace(request, device="cpu"))
+    with enabled(hosts=request.host):
+        if request.device == "cuda" and not hosts.dgl_has_cuda():
+            raise Unsupported("dgl-no-cuda")
+        return sample(request), stock
+
+
+def compare(host: str, ours: Sample, stock: Sample | None, *, repeats: int) -> Comparison:
+    """Compare what :func:`samples` made of a host's layer; with 0 repeats nothing is measured."""
+    found = compare_samples(ours, stock, repeats=repeats)
+    if host != "dgl" or found.reason != "no-kernel":
+        return found
+    # DGL's operators are patched and counted, so it is known that the layer called none.
+    return dataclasses.replace(found, reason="no-operators", reasons=["no-operators"])

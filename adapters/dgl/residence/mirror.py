@@ -213,6 +213,9 @@ def format_names(names: Any) -> tuple[str, ...]:
 def host_ends(host: Any, etype: int = 0) -> tuple[Tensor, Tensor]:
     """Both ends of the edges of a CPU index, in the order of edge ids, whatever its formats."""
     from_dgl = arrays._stock("zerocopy_from_dgl_ndarray")
+    found = _stored_ends(host, etype)
+    if found is not None:
+        return from_dgl(found[0]), from_dgl(found[1])
     allowed = format_names(enter(hi._CAPI_DGLHeteroGetAllowedFormats, host))
     if "coo" in allowed:
         found = enter(hi._CAPI_DGLHeteroEdges, host, etype, "eid")
@@ -222,6 +225,21 @@ def host_ends(host: Any, etype: int = 0) -> tuple[Tensor, Tensor]:
     indptr, others, edge_ids = (from_dgl(enter(found, i)) for i in range(3))
     rows, others = compressed_ends(indptr, others, edge_ids)
     return (others, rows) if by_dst else (rows, others)
+
+
+def _stored_ends(host: Any, etype: int) -> tuple[Any, Any] | None:
+    """Both ends as they are stored, if that is in the order of edge ids.
+
+    Asking for the edges would write all their ids as well, which takes longer than everything else.
+    """
+    unit = enter(hi._CAPI_DGLHeteroGetRelationGraph, host, etype)
+    if "coo" not in format_names(enter(hi._CAPI_DGLHeteroGetCreatedFormats, unit)):
+        return None
+    states = enter(hi._CAPI_DGLHeteroPickle, unit)
+    if enter(hi._CAPI_DGLHeteroPickleStatesGetArraysNum, states) != 2:  # with ids, or another form
+        return None
+    get = enter(hi._CAPI_DGLHeteroPickleStatesGetArrays, states)
+    return enter(get, 0), enter(get, 1)
 
 
 def compressed_ends(indptr: Tensor, others: Tensor, edge_ids: Tensor) -> tuple[Tensor, Tensor]:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gnn_backend.errors import invalid
 from gnn_backend.graph import CSR, Graph, Splits
-from gnn_backend.graph.build import index_dtype
+from gnn_backend.graph.build import expand_rows, index_dtype
 from gnn_backend.graph.graph import Direction
 from gnn_backend.graph.splits import count_splits, make_splits
 
@@ -65,9 +65,7 @@ class Rows:
     @cached_property
     def edge_rows(self) -> Tensor:
         """The row of every edge in the caller's edge order, int32 [num_edges]."""
-        numbers = torch.arange(self.num_rows, dtype=torch.int32, device=self.csr.indptr.device)
-        degrees = self.csr.indptr.diff()
-        rows = torch.repeat_interleave(numbers, degrees, output_size=self.num_edges)
+        rows = expand_rows(self.csr.indptr, self.num_edges)
         ids = self.csr.edge_ids
         return rows if ids is None else torch.empty_like(rows).index_copy_(0, ids.long(), rows)
 

@@ -131,7 +131,9 @@ def _row(data: GraphData, dtype: str, settings: Settings) -> dict[str, Any]:
             measured[case.name] = _measured(case, limit, rate, settings)
             _release(settings)
     if kind is torch.float32:
-        row["dgl"] = dgl_graphs.measure(data, width, settings.device, settings.repeats)
+        row["dgl"] = dgl_graphs.measure(
+            data, settings.heads, settings.dim, settings.device, settings.repeats
+        )
     return row
 
 

@@ -16,6 +16,7 @@ from dgl import function as fn
 
 import gnn_backend
 from gnn_backend.adapters.dgl import cached_bytes, clear_cache, graph_of
+from gnn_backend.adapters.dgl.residence import mirror
 from gnn_backend.adapters.dgl.residence.index import ResidentIndex
 from tests.adapters.dgl.residence.places import (
     IDTYPES,
@@ -203,3 +204,21 @@ def test_wrong_devices_and_shapes(place: Place) -> None:
         if place.device.type == "cuda":
             with pytest.raises(dgl.DGLError, match="move one"):
                 dgl.ops.gspmm(g, "copy_lhs", "sum", torch.zeros(13, 2), None)
+
+
+@pytest.mark.parametrize("formats", [["coo"], ["csr"], ["csc"], ["coo", "csr", "csc"]])
+def test_edges_are_taken_in_the_order_of_their_ids(formats: list[str]) -> None:
+    """From every form of a graph on the CPU, and of each of its relations."""
+    whole = heterogeneous(torch.int64)
+    g = whole.formats(formats)
+    g.create_formats_()
+    for number, etype in enumerate(g.canonical_etypes):
+        found = mirror.host_ends(g._graph, number)
+        wanted = whole.edges(etype=etype, order="eid")
+        assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
+
+
+def test_taking_the_edges_does_not_copy_them() -> None:
+    src, dst = torch.tensor([3, 1, 2]), torch.tensor([0, 1, 1])
+    found = mirror.host_ends(dgl.graph((src, dst))._graph)
+    assert [end.data_ptr() for end in found] == [src.data_ptr(), dst.data_ptr()]

@@ -84,7 +84,8 @@ def judge(example: Example, stock: Run, ours: Run, mode: str, steps: int) -> Ver
     example : Example
     stock, ours : Run
     mode : {"cpu", "standin", "cuda"}
-        Of our run. But for ``cpu``, graphs have to have been resident.
+        Of our run. But for ``cpu``, graphs have to have been resident, and on ``cuda`` some call on
+        a kernel, if any operator was called.
     steps : int
         Losses to compare from the start.
     """
@@ -99,8 +100,7 @@ def judge(example: Example, stock: Run, ours: Run, mode: str, steps: int) -> Ver
     difference, problems = _losses(example, *losses, steps)
     found = accuracy(example, stock.printed), accuracy(example, ours.printed)
     problems += _accuracies(example, *found)
-    if mode != "cpu" and not ours.record["resident"]:
-        problems.append("no graph was resident")
+    problems += _places(mode, ours.record)
     return Verdict(
         example,
         steps,
@@ -133,6 +133,16 @@ def _losses(
     if not difference <= example.loss_tolerance:  # NaN as well
         problems.append(f"losses differ by {difference:.1e}, over {example.loss_tolerance:.1e}")
     return difference, problems
+
+
+def _places(mode: str, record: dict[str, Any]) -> list[str]:
+    """Equal losses prove nothing if all of it ran elsewhere."""
+    if mode == "cpu":
+        return []
+    profile = record["profile"]
+    if mode == "cuda" and profile["fallbacks"] and not profile["accelerated"]:
+        return [f"no call ran on a kernel: {profile['reasons']}"]
+    return [] if record["resident"] else ["no graph was resident"]
 
 
 def _accuracies(example: Example, stock: float | None, ours: float | None) -> list[str]:

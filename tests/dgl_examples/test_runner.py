@@ -171,6 +171,16 @@ def test_what_is_wrong(ours: Run, problem: str | None) -> None:
     assert text.row_count == 1
 
 
+def test_all_on_cuda_falling_back_is_wrong() -> None:
+    profile = {"accelerated": 0, "fallbacks": 9, "reasons": {"no-cupy": 9}, "detours": {}}
+    ours = made([2.0, 1.0], profile=profile)
+    assert judge(EXAMPLE, made([2.0, 1.0]), ours, "standin", 20).passed
+    (problem,) = judge(EXAMPLE, made([2.0, 1.0]), ours, "cuda", 20).problems
+    assert "no call ran on a kernel" in problem and "no-cupy" in problem
+    user_defined = made([2.0, 1.0], profile={**profile, "fallbacks": 0})
+    assert judge(EXAMPLE, made([2.0, 1.0]), user_defined, "cuda", 20).passed
+
+
 def test_steps_limit_what_is_compared() -> None:
     late = made([2.0, 1.0, 9.0])
     assert judge(EXAMPLE, made([2.0, 1.0, 0.5]), late, "standin", 2).passed

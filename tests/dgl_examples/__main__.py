@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -118,11 +119,25 @@ def run(example: Example, mode: str, chosen: argparse.Namespace) -> Run:
 
 
 def _environment(mode: str, folder: str) -> dict[str, str]:
-    path = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    changed = {"PYTHONPATH": os.pathsep.join(path), "DGL_DOWNLOAD_DIR": folder}
+    """That of a process in ``folder``: paths given relative to this one's folder are resolved."""
+    from gnn_backend.config import get_config
+
+    config = get_config()
+    path = [str(ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    changed = {
+        "PYTHONPATH": _resolved(path),
+        "DGL_DOWNLOAD_DIR": folder,
+        "GNN_BACKEND_CACHE_DIR": _resolved([config.cache_dir]),
+        "GNN_BACKEND_KERNEL_PATH": _resolved(config.kernel_path),
+        "GNN_BACKEND_TEST_DATA": _resolved([config.test_data] if config.test_data else []),
+    }
     if mode != "cuda":
         changed["CUDA_VISIBLE_DEVICES"] = ""  # scripts take CUDA where they find it
     return os.environ | changed
+
+
+def _resolved(paths: Iterable[str | Path]) -> str:
+    return os.pathsep.join(str(Path(path).resolve()) for path in paths)
 
 
 def report(verdicts: list[Verdict], chosen: argparse.Namespace, seconds: float) -> None:

@@ -16,8 +16,9 @@ import torch
 
 pytest.importorskip("dgl", reason="DGL is not installed")
 
+from gnn_backend.config import override
 from tests.dgl_examples import catalogue, comparison, packages, pieces
-from tests.dgl_examples.__main__ import EXAMPLES, ROOT
+from tests.dgl_examples.__main__ import EXAMPLES, ROOT, _environment
 from tests.dgl_examples.catalogue import Example
 from tests.dgl_examples.comparison import Run, judge
 from tests.dgl_examples.recorder import Recorder
@@ -100,6 +101,21 @@ def test_what_is_the_same_passes_and_what_is_not_fails(checkout: Path) -> None:
     assert "losses differ by 1.0e-02" in broken["problems"][0]
     assert [problem.split(":")[0] for problem in gone["problems"]] == ["stock", "standin"]
     assert "No such file" in gone["problems"][0]
+
+
+def test_relative_paths_hold_in_another_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    with override(test_data=Path("graphs"), kernel_path=(Path("a"), Path("b"))):
+        monkeypatch.setenv("PYTHONPATH", "packages")
+        found = _environment("standin", "/elsewhere")
+        here = Path.cwd()
+        assert found["GNN_BACKEND_TEST_DATA"] == str(here / "graphs")
+        assert found["GNN_BACKEND_KERNEL_PATH"] == f"{here / 'a'}{os.pathsep}{here / 'b'}"
+        assert found["PYTHONPATH"] == f"{ROOT}{os.pathsep}{here / 'packages'}"
+        assert found["CUDA_VISIBLE_DEVICES"] == ""
+    with override(test_data=None):
+        found = _environment("cuda", "/elsewhere")
+    assert found["GNN_BACKEND_TEST_DATA"] == ""
+    assert found.get("CUDA_VISIBLE_DEVICES") == os.environ.get("CUDA_VISIBLE_DEVICES")
 
 
 def test_wrong_arguments(checkout: Path) -> None:

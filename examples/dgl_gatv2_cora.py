@@ -85,7 +85,7 @@ def main() -> None:
     parser.add_argument("--graph", type=Path, default=CORA, help="npz file with Cora's fields")
     parser.add_argument("--epochs", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--json", action="store_true", help="print the result line alone")
     print(json.dumps(train(parser.parse_args())))
 

@@ -27,7 +27,7 @@ def demo(
     seed: Annotated[int, typer.Option(help="Seed of both runs of a script.")] = 0,
     device: Annotated[
         str | None,
-        typer.Option(help="Where the PyG script trains; default: cuda if there is one."),
+        typer.Option(help="Where the scripts train; default: cuda if there is one."),
     ] = None,
     layers: Annotated[
         bool, typer.Option(help="Also measure GATv2Conv(128, 64, 2 heads) on Tolokers on the CPU.")
@@ -36,8 +36,8 @@ def demo(
 ) -> None:
     """Train the two example scripts stock and accelerated, and compare.
 
-    Each run is a process of its own. The DGL script (GATv2 on Cora) trains on the CPU, the PyG
-    script (GATv2 on Tolokers) on the GPU if there is one.
+    Each run is a process of its own. GATv2 in DGL (on Cora) and in PyG (on Tolokers) trains on the
+    GPU if there is one; stock DGL, which has no GPU, on the CPU.
     """
     if not (examples / "data").is_dir():
         output.fail(f"--examples: no example scripts in {examples}; give a checkout's examples/")

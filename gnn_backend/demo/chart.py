@@ -33,8 +33,8 @@ def save(results: Results, path: Path) -> None:
     panels = len(results.trainings) + 2
     figure, axes = pyplot.subplots(1, panels, figsize=(4.2 * panels, 4), layout="constrained")
     for axis, training in zip(axes, results.trainings, strict=False):
-        _losses(axis, training.title, training.stock.result, training.ours.result)
-    pairs = {t.title: t.figures() for t in results.trainings}
+        _losses(axis, training.label, training.stock.result, training.ours.result)
+    pairs = {t.label: t.figures() for t in results.trainings}
     pairs |= {layer.title: layer.figures() for layer in results.layers}
     _bars(axes[-2], "Step time (ms)", {k: v.milliseconds for k, v in pairs.items()})
     _bars(axes[-1], "Peak memory (MiB)", {k: v.mebibytes for k, v in pairs.items()})

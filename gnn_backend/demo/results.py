@@ -23,12 +23,29 @@ class Figures(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """One script, trained stock and accelerated from the same seed."""
+    """One script, trained stock and accelerated from the same seed.
+
+    ``device`` is that of the accelerated run, ``stock_device`` that of the stock run where it is
+    another.
+    """
 
     title: str
     device: str
     stock: Outcome
     ours: Outcome
+    stock_device: str = ""
+
+    @property
+    def place(self) -> str:
+        """The device, or both, in words."""
+        if self.stock_device in ("", self.device):
+            return self.device
+        return f"{self.device}; stock: {self.stock_device}"
+
+    @property
+    def label(self) -> str:
+        """The title, with the devices where there are two."""
+        return self.title if self.place == self.device else f"{self.title} ({self.place})"
 
     def figures(self) -> Figures:
         runs = self.stock, self.ours
@@ -99,7 +116,7 @@ def _add_training(shown: Table, training: Training) -> None:
     for which, run in enumerate((training.stock, training.ours)):
         ours = which == 1
         shown.add_row(
-            training.device if ours else training.title,
+            training.place if ours else training.title,
             "accelerated" if ours else "stock",
             f"{run.result['losses'][-1]:.4f}",
             _quality(run),

@@ -12,7 +12,7 @@ from rich.console import Console
 from gnn_backend.bench.resident import Measurement
 from gnn_backend.demo import chart, runs
 from gnn_backend.demo.results import Layer, Results, Training, table
-from gnn_backend.demo.training import Outcome
+from gnn_backend.demo.training import Outcome, Request
 
 MIB = 2**20
 
@@ -74,6 +74,48 @@ def test_table_lists_every_difference_reason_and_missing_host(results: Results) 
     missing = next(line for line in text.splitlines() if "DGL, Cora" in line)
     assert "missing" in missing and "pip install" in missing
     assert "'gnn_backend[dgl]'" in text
+
+
+def test_table_and_chart_say_where_each_run_was(results: Results, tmp_path: Path) -> None:
+    (training,) = results.trainings
+    results.trainings = [dataclasses.replace(training, device="cuda", stock_device="cpu")]
+    assert "cuda; stock: cpu" in rendered(results)
+    assert results.trainings[0].label == "PyG, Tolokers (cuda; stock: cpu)"
+    assert training.label == "PyG, Tolokers"
+    chart.save(results, tmp_path / "chart.png")
+    assert (tmp_path / "chart.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(
+    ("device", "built", "why_not", "wanted"),
+    [
+        ("cuda", False, "", ("cuda", "cpu")),
+        ("cuda:1", True, "built with CUDA", ("cuda:1", "cuda:1")),
+        ("cuda", False, "another version", ("cpu", "cpu")),
+        ("cpu", False, "", ("cpu", "cpu")),
+    ],
+)
+def test_where_dgl_trains(
+    device: str, built: bool, why_not: str, wanted: tuple[str, str],
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, results: Results,
+) -> None:  # fmt: skip
+    pytest.importorskip("dgl", reason="DGL is not installed")
+    from gnn_backend.adapters.dgl.residence import support
+
+    monkeypatch.setattr(support, "has_cuda_build", lambda: built)
+    monkeypatch.setattr(support, "why_not", lambda: why_not)
+    monkeypatch.setattr(runs.hosts, "installed", lambda host: host == "dgl")
+    asked = []
+
+    def train(request: Request) -> Outcome:
+        asked.append((request.accelerate, request.device))
+        return results.trainings[0].ours
+
+    monkeypatch.setattr(runs.training, "train", train)
+    settings = runs.Settings(tmp_path, device=device, layers=False)
+    (found,) = runs.run(settings, lambda line: None).trainings
+    assert asked == [(False, wanted[1]), (True, wanted[0])]
+    assert (found.device, found.stock_device) == wanted
 
 
 def test_memory_that_is_not_known(results: Results, tmp_path: Path) -> None:

@@ -314,6 +314,11 @@ PATCHES = [
     _here(_PIN, "scatter_pinned_tensor_rows", scatter_pinned_tensor_rows),
     _here("dgl.random", "seed", seed),
     _patch(
+        "dgl.optim.pytorch.sparse_optim",
+        "SparseAdam.update",
+        Seam("gnn_backend.adapters.dgl.residence.sparse_optim:update"),
+    ),
+    _patch(
         "dgl.transforms.functional",
         "to_simple",
         Seam("gnn_backend.adapters.dgl.residence.simple:to_simple"),

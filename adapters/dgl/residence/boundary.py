@@ -38,6 +38,7 @@ def activate() -> None:
         arrays,
         check,
         create,
+        geometry,
         index,
         native,
         pinning,

@@ -41,6 +41,7 @@ def activate() -> None:
         geometry,
         index,
         native,
+        partition,
         pinning,
         queries,
         sampling,

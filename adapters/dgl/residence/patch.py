@@ -19,6 +19,7 @@ from gnn_backend.patching import Patch
 from gnn_backend.profile import count_host_operator
 
 LAYER = "residence"
+_RESIDENCE = "gnn_backend.adapters.dgl.residence"
 _OPERATORS = "gnn_backend.adapters.dgl.operators"
 
 
@@ -313,15 +314,19 @@ PATCHES = [
     _here(_PIN, "gather_pinned_tensor_rows", gather_pinned_tensor_rows),
     _here(_PIN, "scatter_pinned_tensor_rows", scatter_pinned_tensor_rows),
     _here("dgl.random", "seed", seed),
+    *(
+        _patch("dgl.partition", f"NDArrayPartition.{name}", Seam(f"{_RESIDENCE}.partition:{name}"))
+        for name in ("local_size", "map_to_local", "map_to_global", "generate_permutation")
+    ),
     _patch(
         "dgl.optim.pytorch.sparse_optim",
         "SparseAdam.update",
-        Seam("gnn_backend.adapters.dgl.residence.sparse_optim:update"),
+        Seam(f"{_RESIDENCE}.sparse_optim:update"),
     ),
     _patch(
         "dgl.transforms.functional",
         "to_simple",
-        Seam("gnn_backend.adapters.dgl.residence.simple:to_simple"),
+        Seam(f"{_RESIDENCE}.simple:to_simple"),
     ),
     *(_patch("dgl._sparse_ops", f"_{name}", Operator(f"{_OPERATORS}:{name}")) for name in _SPARSE),
     _patch("dgl.backend.pytorch.sparse", "edge_softmax", Operator(f"{_OPERATORS}:edge_softmax")),

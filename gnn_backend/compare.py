@@ -14,8 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from gnn_backend import draws, memory, verify
+from gnn_backend.config import get_config
 from gnn_backend.dispatch import bypass, lenient
 from gnn_backend.errors import invalid
+from gnn_backend.judging import errors
 from gnn_backend.patching import State, registry
 from gnn_backend.profile import Profile, profile
 
@@ -81,6 +83,9 @@ class Comparison:
         Host symbols whose calls ran our kernels, layers and operators.
     reasons : list of str
         All reason codes that came up, the most frequent first.
+    rounding : dict of str to float
+        Of a comparison between devices in float32, where an error is above the tolerance: how far
+        the stock layer itself is from its run in float64, as ``judged_error`` counts. Empty else.
     reference : str
         ``"stock"``, or how the stock layer was run where it cannot run on these inputs: on copies
         ``"stock on the CPU"`` or ``"stock in float32"``. Its time and memory are then ``None``.
@@ -97,6 +102,7 @@ class Comparison:
     reasons: list[str]
     judged_error: dict[str, float]
     reference: str = "stock"
+    rounding: dict[str, float] = dataclasses.field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything in plain types, ready for JSON."""
@@ -186,34 +192,21 @@ def compare_samples(
         reasons=reasons,
         judged_error=judged,
         reference=reference.how,
+        rounding=_rounding(reference, seed, judged),
     )
 
 
-def errors(
-    stock: verify.Run, ours: verify.Run
-) -> tuple[dict[str, float], dict[str, float], dict[str, float]]:
-    """Return the absolute, relative and judged errors of outputs and gradients, by name.
-
-    A gradient that one side lacks counts as zero; one that both lack is left out.
-    """
-    absolute: dict[str, float] = {}
-    relative: dict[str, float] = {}
-    judged: dict[str, float] = {}
-    for wanted, found in ((stock.outputs, ours.outputs), (stock.gradients, ours.gradients)):
-        least = verify.least_scale(wanted)  # type: ignore[arg-type]
-        for name, expected in wanted.items():
-            got = found[name]  # type: ignore[index]
-            if expected is None and got is None:
-                continue
-            difference, scale = verify.difference_and_scale(*verify.none_as_zero(expected, got))
-            worst = float(difference.max()) if difference.numel() else 0.0
-            absolute[name] = worst
-            relative[name], judged[name] = (_ratio(worst, s) for s in (scale, max(scale, least)))
-    return absolute, relative, judged
-
-
-def _ratio(worst: float, scale: float) -> float:
-    return worst / scale if scale else (0.0 if worst == 0 else float("inf"))
+def _rounding(reference: _Measured, seed: int, judged: Mapping[str, float]) -> dict[str, float]:
+    """How far a stock layer in float32 is from its run in float64, if an error asks for it."""
+    tolerance = get_config().verify_rtol
+    if reference.cpu is None or all(error <= tolerance for error in judged.values()):
+        return {}
+    if any(tensor.dtype != torch.float32 for tensor in reference.run.outputs.values()):
+        return {}
+    with contextlib.suppress(Exception):  # a layer that makes tensors of float32 by itself
+        exact = _on_the_cpu(reference.cpu.map(_to_float64), seed)
+        return errors(exact.run, reference.run)[2]
+    return {}
 
 
 def _seeded(sample: Sample, seed: int) -> Call:
@@ -254,12 +247,13 @@ class _Measured:
     ms: float | None
     peak: int | None
     how: str = "stock"
+    cpu: Sample | None = None  # what ran, if it was on the CPU in the place of another device
 
 
 def _on_the_cpu(stock: Sample, seed: int) -> _Measured:
     """Run the host's own code, with nothing of ours around it."""
     with _untouched(stock.layer), _host_alone():
-        return _Measured(_seeded(stock, seed)(), None, None, ON_THE_CPU)
+        return _Measured(_seeded(stock, seed)(), None, None, ON_THE_CPU, stock)
 
 
 def _measure_stock(sample: Sample, seed: int, repeats: int) -> _Measured:
@@ -278,7 +272,8 @@ def _measure_stock(sample: Sample, seed: int, repeats: int) -> _Measured:
                 with registry.scope(State("auto", registry.select())):
                     copied = sample.map(convert)
                 with _host_alone(), _alike(how):
-                    return _Measured(_seeded(copied, seed)(), None, None, how)
+                    on_cpu = copied if how == ON_THE_CPU else None
+                    return _Measured(_seeded(copied, seed)(), None, None, how, on_cpu)
         raise
 
 
@@ -312,6 +307,12 @@ def _to_float32(value: Any) -> Any:
     if isinstance(value, Tensor):
         return value.float() if value.dtype in (torch.float16, torch.bfloat16) else value
     return value.float() if isinstance(value, nn.Module) else value
+
+
+def _to_float64(value: Any) -> Any:
+    if isinstance(value, nn.Module) or (isinstance(value, Tensor) and value.is_floating_point()):
+        return value.double()
+    return value
 
 
 ON_THE_CPU = "stock on the CPU"

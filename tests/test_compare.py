@@ -14,8 +14,9 @@ from torch.utils.checkpoint import checkpoint
 
 import gnn_backend
 from gnn_backend import verify
-from gnn_backend.compare import Sample, compare_samples, errors
+from gnn_backend.compare import Sample, compare_samples
 from gnn_backend.errors import InvalidArgument
+from gnn_backend.judging import BRANCHED, differing, errors
 
 
 def x(**kwargs) -> torch.Tensor:
@@ -141,6 +142,47 @@ def test_another_sample_can_be_the_reference(fake):
     assert found.reference == "stock on the CPU" and found.max_rel_error["out"] > 0.1
     assert counted.accelerated == 1 and found.symbols == [f"{fake.name}.Conv"]
     assert found.ms == found.peak_bytes == {"stock": None, "backend": None}
+
+
+class Cancelling(torch.nn.Module):
+    """Adds and takes away a large number, so that float32 keeps few digits."""
+
+    def __init__(self, terms, factor=1.0, own=None):
+        super().__init__()
+        self.terms, self.factor, self.own = terms, factor, own
+
+    def forward(self, x):
+        for term in self.terms:
+            x = x + term
+        return x * self.factor @ (torch.eye(3, dtype=self.own or x.dtype))
+
+
+def test_rounding_between_devices_is_that_of_stock():
+    """An error that stock has itself against float64 is no difference; a larger one is."""
+    stock = Sample(Cancelling([4096, -4096]), (x(),))
+    fine = compare_samples(Sample(Cancelling([]), (x(),)), stock, repeats=0)
+    assert 2e-5 < fine.judged_error["out"] <= 1.1 * fine.rounding["out"] < 1e-3
+    assert differing(fine.judged_error, fine.rounding, 2e-5) == {}
+    wrong = compare_samples(Sample(Cancelling([], 1.001), (x(),)), stock, repeats=0)
+    assert set(differing(wrong.judged_error, wrong.rounding, 2e-5)) == {"out", "x"}
+    assert wrong.rounding["x"] == 0
+    equal = compare_samples(stock, stock, repeats=0)
+    assert equal.rounding == {}  # not asked for
+
+
+def test_a_layer_that_float64_cannot_run_is_judged_without_it():
+    stock = Sample(Cancelling([4096, -4096], own=torch.float32), (x(),))
+    found = compare_samples(Sample(Cancelling([]), (x(),)), stock, repeats=0)
+    assert found.rounding == {}
+    assert set(differing(found.judged_error, found.rounding, 2e-5)) == {"out"}
+
+
+def test_what_is_no_rounding():
+    """Where precisions take another branch they tell nothing, and NaN is never right."""
+    judged = {"a": 0.5, "b": float("nan"), "c": 3e-5, "d": 1e-5, "e": 3e-5}
+    rounding = {"a": 0.6, "b": 1e-3, "c": 1e-6, "e": 2e-5}
+    assert set(differing(judged, rounding, 2e-5)) == {"a", "b", "c"}
+    assert 1e-3 < BRANCHED < 0.1
 
 
 class Checkpointed(torch.nn.Module):

@@ -115,3 +115,13 @@ def compare(host: str, ours: Sample, stock: Sample | None, *, repeats: int) -> C
         return found
     # DGL's operators are patched and counted, so it is known that the layer called none.
     return dataclasses.replace(found, reason="no-operators", reasons=["no-operators"])
+
+
+def products_alone(found: Comparison) -> bool:
+    """Whether typed matrix products are all of ours that a layer of DGL ran.
+
+    They launch no kernel of ours, for they are torch's (grouped) products of sorted rows.
+    """
+    from gnn_backend.adapters.dgl.kernels import PRODUCTS
+
+    return bool(found.symbols) and PRODUCTS.issuperset(found.symbols)

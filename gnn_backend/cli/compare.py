@@ -32,6 +32,7 @@ _NOT_COMPARED: dict[str, Any] = {
     "symbols": [],
     "judged_error": {},
     "reference": "none",
+    "rounding": {},
 }
 
 
@@ -94,13 +95,15 @@ def compare(
 
 
 def _equal(result: dict[str, Any], tolerance: float) -> bool | None:
-    """Whether all errors are within the tolerance; None where there is nothing to judge by.
+    """Whether all errors are within tolerance or rounding; None where nothing can judge.
 
     Stock in another precision is no judge: signs inside a leaky-relu differ between precisions.
     """
     if result["reference"] not in _JUDGES:
         return None
-    return all(error <= tolerance for error in result["judged_error"].values())
+    from gnn_backend.judging import differing
+
+    return not differing(result["judged_error"], result["rounding"], tolerance)
 
 
 def _small_enough(data: GraphData) -> GraphData:

@@ -36,7 +36,7 @@ def layers(
     ),
     as_json: Annotated[bool, typer.Option("--json", help="One JSON list on stdout.")] = False,
 ) -> None:
-    """List the hosts' layers and operators: fused, kernels, traced or stock, and why."""
+    """List the hosts' layers and operators: fused, kernels, products or stock, and why."""
     from gnn_backend.patching import registry
 
     output.check_choice("--device", device, DEVICES)
@@ -56,7 +56,8 @@ def report(host: str, device: str = "cpu") -> list[dict[str, Any]]:
     """host, symbol, status and reasons of every layer of one host, and of its operators.
 
     ``status`` is ``fused`` if the layer's own forward ran on our kernels, ``kernels`` if operators
-    or layers that it calls did, both only if the result matched stock, and ``stock`` otherwise.
+    or layers that it calls did, ``products`` if those are typed matrix products alone, which are
+    torch's (grouped) ones, each only if the result matched stock, and ``stock`` otherwise.
     ``reasons`` tells why a layer is stock or in part stock, and for which options a fused one
     falls back.
     """
@@ -93,6 +94,7 @@ def _try(host: str, name: str, device: str) -> tuple[str, list[str]]:
     """Run one layer stock and accelerated; say what came of it."""
     from gnn_backend import config
     from gnn_backend.bench import samples
+    from gnn_backend.judging import differing
 
     with config.override(cpu_target="emulator" if device == "emulator" else "numba"):
         try:
@@ -101,14 +103,15 @@ def _try(host: str, name: str, device: str) -> tuple[str, list[str]]:
         except Exception as error:  # whatever stops a layer is the reason
             first = [*str(error).splitlines(), ""][0]
             return "stock", [f"not run: {type(error).__name__}: {first}"]
-        if not found.symbols or not found.launches:
+        products = host == "dgl" and samples.products_alone(found)
+        if not products and not (found.symbols and found.launches):
             return "stock", found.reasons or ["no kernel was launched"]
-        worst = max(found.judged_error, key=lambda name: found.judged_error[name])
-        if not found.judged_error[worst] <= _TOLERANCE:
-            return "stock", [f"differs from stock: {worst} by {found.judged_error[worst]:.1e}"]
+        if wrong := differing(found.judged_error, found.rounding, _TOLERANCE):
+            worst = max(wrong, key=lambda name: wrong[name])
+            return "stock", [f"differs from stock: {worst} by {wrong[worst]:.1e}"]
         if f"{host}.{name}" in found.symbols:
             return "fused", _fallbacks(host, name, device)
-        return "kernels", found.reasons
+        return "products" if products else "kernels", found.reasons
 
 
 def _request(host: str, name: str, device: str, **options: Any) -> Request:

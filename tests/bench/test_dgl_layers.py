@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import shutil
 import types
@@ -140,6 +141,26 @@ def test_status_on_resident_graphs(name: str, standin: None) -> None:
         "SGConv": ("kernels", []),
     }
     assert (status, reasons) == wanted[name]
+
+
+@pytest.mark.parametrize(
+    ("symbols", "launches", "status"),
+    [
+        (["dgl.gather_mm", "dgl.gather_mm_scatter"], 0, "products"),
+        (["dgl.segment_mm", "dgl.segment_mm_backward_weight"], 0, "products"),
+        (["dgl.gather_mm", "dgl.gspmm"], 3, "kernels"),
+        (["dgl.gspmm"], 0, "stock"),  # accelerated, but nothing ran
+        ([], 0, "stock"),
+    ],
+)
+def test_status_of_typed_products(
+    monkeypatch: pytest.MonkeyPatch, symbols: list[str], launches: int, status: str
+) -> None:
+    """They are torch's products on CUDA, where alone DGL calls these operators."""
+    made = samples.compare("dgl", *samples.samples(request("ops.gather_mm")), repeats=0)
+    found = dataclasses.replace(made, symbols=symbols, launches=launches, reasons=[])
+    monkeypatch.setattr(samples, "compare", lambda *_, **__: found)
+    assert command._try("dgl", "ops.gather_mm", "cpu")[0] == status
 
 
 def test_a_wrong_kernel_shows(standin: None, monkeypatch: pytest.MonkeyPatch) -> None:

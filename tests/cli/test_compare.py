@@ -117,10 +117,16 @@ def test_a_layer_without_kernels_compares_stock_with_stock(
 
 
 def test_stock_in_another_precision_is_no_judge() -> None:
-    result = {"judged_error": {"out": 0.5}, "reference": "stock in float32"}
+    result = {"judged_error": {"out": 0.5}, "reference": "stock in float32", "rounding": {}}
     assert command._equal(result, 1e-2) is None
     assert command._equal({**result, "reference": "stock on the CPU"}, 1e-2) is False
     assert command._equal({**result, "reference": "stock"}, 0.6) is True
+
+
+def test_an_error_of_the_size_of_rounding_is_none() -> None:
+    result = {"judged_error": {"out": 3e-5}, "reference": "stock on the CPU", "rounding": {}}
+    assert command._equal(result, 2e-5) is False
+    assert command._equal({**result, "rounding": {"out": 2e-5}}, 2e-5) is True
 
 
 @pytest.mark.parametrize(

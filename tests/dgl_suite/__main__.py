@@ -8,13 +8,15 @@ import os
 import sys
 from pathlib import Path
 
+from tests.dgl_suite.summary import merge_files, report
+
 EXPECTED = Path(__file__).with_name("expected.yaml")
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.dgl_suite", description=__doc__)
     parser.add_argument("paths", nargs="*", help="below tests/python; by default common, pytorch")
-    parser.add_argument("--checkout", type=Path, required=True, help="of DGL's repository")
+    parser.add_argument("--checkout", type=Path, help="of DGL's repository")
     parser.add_argument("--shard", default="1/1", help="NUMBER/COUNT, from 1")
     parser.add_argument("--standin", action="store_true", help="the CPU in the place of CUDA")
     parser.add_argument("--stock", action="store_true", help="acceleration off, on the CPU")
@@ -24,7 +26,15 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--timeout", type=int, default=60,
                         help="seconds for one test, where pytest-timeout is installed")  # fmt: skip
     parser.add_argument("--verbose", action="store_true", help="show each failure")
+    parser.add_argument("--merge", nargs="+", type=Path, metavar=("OUT", "IN"),
+                        help="run nothing; join shards' results and print one summary")  # fmt: skip
     found = parser.parse_args()
+    if found.merge:
+        if len(found.merge) < 2:
+            parser.error("--merge: no results to join; got one file, expected OUT and then IN")
+        return found
+    if found.checkout is None:
+        parser.error("the following arguments are required: --checkout")
     if not (found.checkout / "tests" / "python").is_dir():
         parser.error(
             f"--checkout: no tests/python in it; got {found.checkout}, expected a checkout of "
@@ -37,6 +47,8 @@ def arguments() -> argparse.Namespace:
 
 def main() -> int:
     chosen = arguments()
+    if chosen.merge:
+        return 0 if merge_files(chosen.merge[0], chosen.merge[1:]) else 1
     mode = "standin" if chosen.standin else "stock" if chosen.stock else "cuda"
     os.environ["DGLTESTDEV"] = "gpu" if mode == "cuda" else "cpu"
     os.environ["DGLBACKEND"] = "pytorch"
@@ -68,18 +80,6 @@ def main() -> int:
     if code in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
         return 0 if suite.succeeded else 1
     return int(code)
-
-
-def report(found: dict[str, object]) -> None:
-    """Print the summary."""
-    for name in ("failures", "unexpected passes", "unmatched"):
-        for line in found[name]:  # type: ignore[attr-defined]
-            why = found[name][line] if name == "failures" else ""  # type: ignore[index]
-            print(f"{name}: {line} {why}".replace("\n", " ")[:300])
-    numbers = ("passed", "failed", "failed as expected", "skipped", "on resident graphs",
-               "accelerated", "seconds")  # fmt: skip
-    print(f"{found['mode']}, shard {found['shard']}: "
-          + ", ".join(f"{found[name]} {name}" for name in numbers))  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -33,17 +33,36 @@ class Known:
     flaky: bool = False
 
     def matches(self, test: str) -> bool:
-        # A bracket is part of an id here, not a set of characters.
-        return fnmatch.fnmatchcase(test, self.id.replace("[", "[[]"))
+        return _matches(self.id, test)
+
+
+def _matches(pattern: str, test: str) -> bool:
+    # A bracket is part of an id here, not a set of characters.
+    return fnmatch.fnmatchcase(test, pattern.replace("[", "[[]"))
 
 
 @dataclasses.dataclass(frozen=True)
 class Expectations:
-    """The contents of ``expected.yaml``: reasons, paths that are not run, known failures."""
+    """The contents of ``expected.yaml``.
+
+    Attributes
+    ----------
+    reasons : dict of str
+        What each code means.
+    not_run, serial : dict of str
+        Paths that are left out, and patterns of tests that must not run beside each other, each
+        with its reason.
+    known : tuple of Known
+    """
 
     reasons: dict[str, str]
     not_run: dict[str, str]
     known: tuple[Known, ...]
+    serial: dict[str, str] = dataclasses.field(default_factory=dict)
+
+    def is_serial(self, test: str) -> bool:
+        """Whether a test must not run beside another that must not either."""
+        return any(_matches(pattern, test) for pattern in self.serial)
 
     def of(self, test: str, mode: str) -> Known | None:
         """What is known of a test in a mode of running."""
@@ -51,14 +70,13 @@ class Expectations:
         return next(found, None)
 
     def unmatched(self, tests: Sequence[str], files: Iterable[str], mode: str) -> list[str]:
-        """Known ids that name no test, among those of the files that were collected."""
+        """Ids of the list that name no test, among those of the files that were collected."""
         files = set(files)
         return [
-            k.id
-            for k in self.known
-            if mode in k.when
-            and (k.id.partition("::")[0] in files or "*" in k.id.partition("::")[0])
-            and not any(k.matches(test) for test in tests)
+            pattern
+            for pattern in (*(k.id for k in self.known if mode in k.when), *self.serial)
+            if ((file := pattern.partition("::")[0]) in files or "*" in file)
+            and not any(_matches(pattern, test) for test in tests)
         ]
 
 
@@ -87,11 +105,12 @@ def read(path: Path) -> Expectations:
             raise ValueError(f"{path.name}: {entry.id}: unknown condition; got {entry.when}, "
                              f"expected some of {', '.join(MODES)}")  # fmt: skip
         known.append(entry)
-    not_run = data["not_run"]
-    if wrong := set(not_run.values()) - set(reasons):
-        raise ValueError(f"{path.name}: not_run: unknown reason; got {', '.join(wrong)}, "
-                         f"expected one of {', '.join(reasons)}")  # fmt: skip
-    return Expectations(reasons, not_run, tuple(known))
+    tables = {name: data.get(name, {}) for name in ("not_run", "serial")}
+    for name, table in tables.items():
+        if wrong := set(table.values()) - set(reasons):
+            raise ValueError(f"{path.name}: {name}: unknown reason; got {', '.join(wrong)}, "
+                             f"expected one of {', '.join(reasons)}")  # fmt: skip
+    return Expectations(reasons, known=tuple(known), **tables)
 
 
 def parse(text: str) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import pytest
 import gnn_backend
 from gnn_backend.adapters.dgl.residence import boundary
 from gnn_backend.config import config
+from tests.dgl_suite import summary
 from tests.dgl_suite.expected import Expectations, Known
 from tests.results import Results
 
@@ -72,8 +73,20 @@ class Suite(Results):
         names = [self.name(item) for item in items]
         files = {name.partition("::")[0] for name in names}
         self.unmatched = self.expectations.unmatched(names, files, self.mode)
+        items[:] = self._of_shard(items, names)
+
+    def _of_shard(self, items: list[pytest.Item], names: list[str]) -> list[pytest.Item]:
+        """This shard's tests: the first has all that are serial, others go where are fewest."""
         number, shards = self.shard
-        items[:] = [item for place, item in enumerate(items) if place % shards == number - 1]
+        serial = [self.expectations.is_serial(name) for name in names]
+        sizes = [sum(serial), *[0] * (shards - 1)]
+        kept = []
+        for item, alone in zip(items, serial, strict=True):
+            place = 0 if alone else sizes.index(min(sizes))
+            sizes[place] += not alone
+            if place == number - 1:
+                kept.append(item)
+        return kept
 
     @pytest.hookimpl(hookwrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Any:
@@ -105,6 +118,7 @@ class Suite(Results):
             "failed as expected": len(expected),
             "on resident graphs": len(self.resident),
             "accelerated": len(self.operated),
+            "areas": summary.by_area(self.outcomes, expected),
             "reasons": dict(Counter(known[name].reason for name in expected)),  # type: ignore[union-attr]
             "failures": {name: self.messages[name] for name in failed},
             "expected failures": {name: self.messages[name] for name in expected},
@@ -115,6 +129,4 @@ class Suite(Results):
 
     @property
     def succeeded(self) -> bool:
-        found = self.results()
-        wrong = ("failed", "unexpected passes", "unmatched", "aborted")
-        return not any(found[name] for name in wrong)
+        return summary.succeeded(self.results())

@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("dgl", reason="DGL is not installed")
 
-from tests.dgl_suite import expected
+from tests.dgl_suite import expected, summary
 from tests.dgl_suite.__main__ import EXPECTED
 
 ROOT = Path(__file__).parents[2]
@@ -38,6 +38,8 @@ reasons:
   odd: it is an odd test
 not_run:
   common/left: odd
+serial:
+  common/test_sums.py::test_sum[*: odd
 known:
 {known}
 """
@@ -91,19 +93,64 @@ def test_everything_that_can_be_wrong(checkout: Path) -> None:
 
 
 def test_shards_hold_every_test_once(checkout: Path) -> None:
-    counts = []
+    """Those that are serial are all in the first one."""
+    shards = []
     for shard in ("1/2", "2/2"):
         code, found = run(checkout, WRONG, "--stock", "--shard", shard)
         assert code == 0
-        counts.append(found["passed"] + found["failed as expected"])
-    assert sum(counts) == 7 and min(counts) >= 3
+        shards.append(found)
+    counts = [found["passed"] + found["failed as expected"] for found in shards]
+    assert counts == [4, 3]
+    assert (shards[0]["passed"], shards[1]["failed as expected"]) == (4, 1)
+
+
+def test_shards_are_merged(checkout: Path) -> None:
+    files = []
+    for shard in ("1/2", "2/2"):
+        _, found = run(checkout, GONE, "--stock", "--shard", shard)
+        files.append(checkout / f"{shard[0]}.json")
+        files[-1].write_text(json.dumps(found))
+    out = checkout / "merged.json"
+    assert not summary.merge_files(out, files)
+    merged = json.loads(out.read_text())
+    _, whole = run(checkout, GONE, "--stock")
+    for name in set(whole) - {"seconds", "failures"}:
+        assert merged[name] == whole[name], name
+    assert list(merged["failures"]) == list(whole["failures"])
+    assert merged["areas"]["rest"] == {"passed": 6, "failed": 1}
+    assert merged["missing shards"] == []
+    assert summary.merge([json.loads(files[1].read_text())])["missing shards"] == [1]
+    with pytest.raises(ValueError, match="do not belong together"):
+        summary.merge(json.loads(files[0].read_text()) for _ in range(2))
+
+
+def test_shares_of_the_areas(capsys: pytest.CaptureFixture[str]) -> None:
+    outcomes = {
+        "pytorch/nn/conv/a.py::x": "passed", "pytorch/nn/a.py::y": "failed",
+        "pytorch/nn/a.py::z": "failed", "pytorch/nn/a.py::u": "skipped",
+        "common/ops/a.py::x": "passed", "pytorch/nn.py::x": "passed",
+    }  # fmt: skip
+    found = summary.by_area(outcomes, ["pytorch/nn/a.py::z"])
+    assert found["nn"] == {"passed": 1, "failed": 1, "failed as expected": 1, "skipped": 1}
+    assert (found["ops"], found["rest"]) == ({"passed": 1}, {"passed": 1})
+    numbers = dict.fromkeys(summary.NUMBERS, 0)
+    summary.report({"areas": found, "aborted": "", "mode": "cuda", "shard": [1, 1], **numbers})
+    assert "nn: 33.3 % passed (1 passed, 1 failed, 1 failed as expected, 1 skipped)" in (
+        capsys.readouterr().out
+    )
 
 
 def test_the_list_itself() -> None:
     found = expected.read(EXPECTED)
     assert found.reasons and set(found.not_run.values()) <= set(found.reasons)
-    used = {known.reason for known in found.known} | set(found.not_run.values())
+    used = {known.reason for known in found.known}
+    used |= {*found.not_run.values(), *found.serial.values()}
     assert used == set(found.reasons), "a reason that nothing has"
+    tests = "pytorch/dataloading/test_dataloader.py::test_"
+    assert found.is_serial(f"{tests}node_dataloader[True-cpu-full-idtype0]")
+    assert not found.is_serial(f"{tests}node_dataloader[False-cpu-full-idtype0]")
+    assert found.is_serial(f"{tests}neighbor_nonuniform[False-True-cpu-idtype0]")
+    assert not found.is_serial(f"{tests}neighbor_nonuniform[True-False-cpu-idtype0]")
 
 
 @pytest.mark.parametrize(

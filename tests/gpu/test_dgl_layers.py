@@ -55,6 +55,7 @@ def _problem(name: str, data: GraphData) -> str:
     """What is wrong with a layer on CUDA, or an empty text."""
     from gnn_backend.bench import dgl_layers, samples
     from gnn_backend.bench.hosts import Shape
+    from gnn_backend.judging import differing
 
     request = samples.Request("dgl", name, data, Shape(16, 8, 2), "cuda")
     try:
@@ -64,12 +65,15 @@ def _problem(name: str, data: GraphData) -> str:
     except Exception as error:
         where = traceback.extract_tb(error.__traceback__)[-1]
         return f"{type(error).__name__}: {error} ({where.filename}:{where.lineno})"
-    wrong = {n: f"{e:.1e}" for n, e in found.judged_error.items() if not e <= _TOLERANCE}
+    wrong = differing(found.judged_error, found.rounding, _TOLERANCE)
     if wrong:
-        return f"differs from stock: {wrong}"
+        shown = {name: f"{e:.1e}, rounding {found.rounding.get(name)}" for name, e in wrong.items()}
+        return f"differs from stock: {shown}"
     if set(found.reasons) - {"no-operators"}:
         return f"fell back: {found.reasons}"
     operates = name in dgl_layers.CONVOLUTIONS or name.startswith("ops.")
-    if operates and name not in _NO_KERNELS and not found.launches:
+    if not operates or name in _NO_KERNELS or samples.products_alone(found):
+        return ""
+    if not found.launches:
         return f"no kernel was launched: {found.reasons}"
     return ""

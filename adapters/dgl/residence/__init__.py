@@ -17,6 +17,7 @@ copied to the CPU and results back. Detours are counted (``gnn_backend.profile()
 ``create``      making and combining indices      ``queries``     looking things up
 ``subgraphs``   induced subgraphs                 ``transforms``  simple, compact, block
 ``sampling``    neighbours, filters, seeds        ``pinning``     page-locked graphs and features
+``streams``     uploads, and CUDA's streams       ``sparse_optim``  embeddings on the CPU
 ``check``       the self-check
 ==============  ==============================================================================
 """

@@ -15,6 +15,7 @@ from dgl import ndarray as nd
 from torch import Tensor
 
 from gnn_backend.adapters.dgl.residence import boundary
+from gnn_backend.adapters.dgl.residence.streams import stream_of
 from gnn_backend.adapters.dgl.residence.support import device_of
 from gnn_backend.bindings import stock
 
@@ -112,11 +113,11 @@ class DeviceArray(nd.NDArray):
         """Nothing to do: it is never page-locked."""
 
     def record_stream(self, stream: Any) -> None:
-        self.tensor.record_stream(stream)
+        self.tensor.record_stream(stream_of(stream, self.device))
 
     def write_back(self, host: Any) -> None:
         """Take over what C++ wrote into the copy ``host``."""
-        written = _stock("zerocopy_from_dgl_ndarray")(host)
+        written = memory_of(host)
         if self.tensor.dtype == torch.bool:
             written = written.bool()
         self.tensor.copy_(written.view(self.tensor.shape))
@@ -146,17 +147,19 @@ def to_host(array: DeviceArray) -> Any:
     return _stock("zerocopy_to_dgl_ndarray")(tensor)
 
 
+def memory_of(array: Any) -> Tensor:
+    """A tensor over the memory of an NDArray of the CPU, which it keeps alive."""
+    return _stock("zerocopy_from_dgl_ndarray")(array)
+
+
 def from_host(array: Any, device: torch.device) -> DeviceArray:
     """Copy an NDArray that C++ returned to the device."""
-    return DeviceArray(_stock("zerocopy_from_dgl_ndarray")(array).to(device))
+    return DeviceArray(memory_of(array).to(device))
 
 
 def tensor_of(array: Any, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
     """The tensor of an argument of a packed function, on ``device``."""
-    if type(array) is DeviceArray:
-        tensor = array.tensor
-    else:
-        tensor = _stock("zerocopy_from_dgl_ndarray")(array)
+    tensor = array.tensor if type(array) is DeviceArray else memory_of(array)
     return tensor.to(device=device, dtype=dtype or tensor.dtype)
 
 

@@ -19,6 +19,7 @@ from gnn_backend.patching import Patch
 from gnn_backend.profile import count_host_operator
 
 LAYER = "residence"
+_RESIDENCE = "gnn_backend.adapters.dgl.residence"
 _OPERATORS = "gnn_backend.adapters.dgl.operators"
 
 
@@ -127,19 +128,63 @@ def make_array(stock: Any, arr: Any, ctx: Any = None) -> Any:
     if ctx is None or ctx.device_type != 2:
         return stock(arr) if ctx is None else stock(arr, ctx)
     host = arr.asnumpy() if isinstance(arr, nd.NDArray) else nd._np.asarray(arr)
-    return _arrays().DeviceArray(torch.as_tensor(host, device=support.device_of(ctx)))
+    made = torch.as_tensor(host, device=support.device_of(ctx))
+    return _arrays().DeviceArray(made)
 
 
 def make_empty(stock: Any, shape: Any, dtype: Any = "float32", ctx: Any = None) -> Any:
     """``dgl.ndarray.empty``."""
     if ctx is None or ctx.device_type != 2:
         return stock(shape, dtype) if ctx is None else stock(shape, dtype, ctx)
-    kind = getattr(torch, str(dtype))
+    from dgl.ndarray import DGLDataType
+
+    kind = getattr(torch, str(DGLDataType(dtype)))
     made = torch.empty(tuple(shape), dtype=kind, device=support.device_of(ctx))
     return _arrays().DeviceArray(made)
 
 
-# ---------------------------------------------------------------------- graphs
+def copy_array(stock: Any, self: Any, target: Any) -> Any:
+    """``NDArray.copyto`` of an array of the CPU."""
+    if type(target) is boundary._kinds.get("array"):
+        return target.copyfrom(self)
+    if getattr(target, "device_type", 1) != 2:
+        return stock(self, target)
+    arrays = _arrays()
+    return arrays.from_host(self, support.device_of(target))
+
+
+def get_stream(stock: Any, ctx: Any) -> Any:
+    """``_dgl_get_stream``: DGL goes by torch's streams."""
+    if ctx.device_type != 2:
+        return stock(ctx)
+    from gnn_backend.adapters.dgl.residence import streams
+
+    return streams.current(ctx)
+
+
+# ---------------------------------------------------------------------- page-locked memory
+
+
+def _pins() -> bool:
+    return not support.standin() and torch.cuda.is_available()
+
+
+def lock_array(stock: Any, self: Any) -> None:
+    """``NDArray.pin_memory_`` of an array of the CPU."""
+    if not _pins():
+        return stock(self)
+    from gnn_backend.adapters.dgl.residence import pinning
+
+    return pinning.lock_array(self)
+
+
+def unlock_array(stock: Any, self: Any) -> None:
+    """``NDArray.unpin_memory_`` of an array of the CPU."""
+    if not _pins():
+        return stock(self)
+    from gnn_backend.adapters.dgl.residence import pinning
+
+    return pinning.unlock_array(self)
 
 
 def copy_to(stock: Any, self: Any, ctx: Any) -> Any:
@@ -153,8 +198,7 @@ def copy_to(stock: Any, self: Any, ctx: Any) -> Any:
 
 
 def _pinnable(index: Any) -> bool:
-    resident = type(index) is boundary._kinds.get("index")
-    return not resident and not support.standin() and torch.cuda.is_available()
+    return type(index) is not boundary._kinds.get("index") and _pins()
 
 
 def pin_memory_(stock: Any, self: Any) -> Any:
@@ -167,8 +211,12 @@ def pin_memory_(stock: Any, self: Any) -> Any:
 
 
 def pin_memory(stock: Any, self: Any) -> Any:
-    """``HeteroGraphIndex.pin_memory``: uploads go through page-locked memory in any case."""
-    return self if _pinnable(self) else stock(self)
+    """``HeteroGraphIndex.pin_memory``: a pinned copy."""
+    if not _pinnable(self):
+        return stock(self)
+    from gnn_backend.adapters.dgl.residence import pinning
+
+    return pinning.pinned_copy(self)
 
 
 def unpin_memory_(stock: Any, self: Any) -> Any:
@@ -189,13 +237,13 @@ def is_pinned(stock: Any, self: Any) -> bool:
     return pinning.is_pinned(self)
 
 
-def pin_memory_inplace(stock: Any, tensor: Any) -> Any:
-    """``dgl.utils.pin_memory_inplace``: page-locks a tensor of the CPU."""
-    if support.standin() or not torch.cuda.is_available() or tensor.is_cuda:
-        return stock(tensor)
+def formats(stock: Any, self: Any, formats: Any = None) -> Any:
+    """``HeteroGraphIndex.formats``, which keeps what is pinned."""
+    if not _pinnable(self):
+        return stock(self, formats)
     from gnn_backend.adapters.dgl.residence import pinning
 
-    return pinning.PageLock(tensor)
+    return pinning.formats(stock, self, formats)
 
 
 def gather_pinned_tensor_rows(stock: Any, tensor: Any, rows: Any) -> Any:
@@ -253,19 +301,32 @@ PATCHES = [
     _patch(_TENSOR, "zerocopy_from_dgl_ndarray", from_ndarray),
     _here("dgl.ndarray", "array", make_array),
     _here("dgl.ndarray", "empty", make_empty),
+    _here("dgl._ffi.ndarray", "NDArrayBase.copyto", copy_array),
+    _here("dgl._ffi.ndarray", "NDArrayBase.pin_memory_", lock_array),
+    _here("dgl._ffi.ndarray", "NDArrayBase.unpin_memory_", unlock_array),
+    _here("dgl._ffi.streams", "_dgl_get_stream", get_stream),
     _patch(_INDEX, "HeteroGraphIndex.copy_to", Checked(f"{__name__}:copy_to")),
     _here(_INDEX, "HeteroGraphIndex.pin_memory", pin_memory),
     _here(_INDEX, "HeteroGraphIndex.pin_memory_", pin_memory_),
     _here(_INDEX, "HeteroGraphIndex.unpin_memory_", unpin_memory_),
     _here(_INDEX, "HeteroGraphIndex.is_pinned", is_pinned),
-    _here(_PIN, "pin_memory_inplace", pin_memory_inplace),
+    _here(_INDEX, "HeteroGraphIndex.formats", formats),
     _here(_PIN, "gather_pinned_tensor_rows", gather_pinned_tensor_rows),
     _here(_PIN, "scatter_pinned_tensor_rows", scatter_pinned_tensor_rows),
     _here("dgl.random", "seed", seed),
+    *(
+        _patch("dgl.partition", f"NDArrayPartition.{name}", Seam(f"{_RESIDENCE}.partition:{name}"))
+        for name in ("local_size", "map_to_local", "map_to_global", "generate_permutation")
+    ),
+    _patch(
+        "dgl.optim.pytorch.sparse_optim",
+        "SparseAdam.update",
+        Seam(f"{_RESIDENCE}.sparse_optim:update"),
+    ),
     _patch(
         "dgl.transforms.functional",
         "to_simple",
-        Seam("gnn_backend.adapters.dgl.residence.simple:to_simple"),
+        Seam(f"{_RESIDENCE}.simple:to_simple"),
     ),
     *(_patch("dgl._sparse_ops", f"_{name}", Operator(f"{_OPERATORS}:{name}")) for name in _SPARSE),
     _patch("dgl.backend.pytorch.sparse", "edge_softmax", Operator(f"{_OPERATORS}:edge_softmax")),

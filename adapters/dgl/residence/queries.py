@@ -13,6 +13,7 @@ from gnn_backend.adapters.dgl.residence.arrays import Arrays, DeviceArray, conte
 from gnn_backend.adapters.dgl.residence.index import DTYPE_NAMES, ResidentIndex
 from gnn_backend.adapters.dgl.residence.mirror import Relation
 from gnn_backend.adapters.dgl.residence.native import native
+from gnn_backend.adapters.dgl.residence.streams import stream_of
 from gnn_backend.graph import CSR
 
 # ---------------------------------------------------------------------- helpers
@@ -329,7 +330,7 @@ def adjacency(index: ResidentIndex, etype: int, transpose: bool, form: str) -> A
 
 @native("HeteroRecordStream")
 def record_stream(index: ResidentIndex, stream: Any) -> ResidentIndex:
-    current = torch.cuda.ExternalStream(stream.value or 0, device=index.device)
+    current = stream_of(stream, index.device)
     for relation in index.relations:
         for tensor in relation.tensors():
             tensor.record_stream(current)

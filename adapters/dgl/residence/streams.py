@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -33,6 +36,21 @@ def upload(tensor: Tensor, device: torch.device) -> Tensor:
             out[begin : begin + piece.numel()].copy_(buffer, non_blocking=True)
             sent[turn].record()
     return out
+
+
+def current(context: Any) -> ctypes.c_void_p:
+    """Torch's current stream on the CUDA device of a DGL context, as DGL hands streams around."""
+    return ctypes.c_void_p(torch.cuda.current_stream(context.device_id).cuda_stream)
+
+
+def stream_of(handle: Any, device: torch.device) -> torch.cuda.Stream:
+    """Torch's stream of a handle of DGL's.
+
+    The default stream has no address, for which ``ExternalStream`` would make another stream.
+    """
+    if not handle.value:
+        return torch.cuda.default_stream(device)
+    return torch.cuda.ExternalStream(handle.value, device=device)
 
 
 class Ready:

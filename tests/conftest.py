@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import itertools
 import sys
@@ -161,9 +162,19 @@ def _stock_between_tests() -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip tests of the GPU where there is none."""
+    """Begin with the slow tests, so that no worker ends long after the others.
+
+    Tests of the GPU are skipped where there is none.
+    """
+    items.sort(key=lambda item: "slow" not in item.keywords)
     if torch.cuda.is_available():
         return
     for item in items:
         if "gpu" in item.keywords:
             item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+
+
+def pytest_collection_finish() -> None:
+    """Let garbage collection pass over torch, the hosts and thousands of collected tests."""
+    gc.collect()
+    gc.freeze()

@@ -64,6 +64,7 @@ def test_script_runs_by_itself_and_ends_with_its_result(host: str, tolokers: Pat
     assert result["seconds_per_step"] > 0
 
 
+@pytest.mark.slow
 def test_same_losses_as_stock_on_our_kernels_alone(host: str, tolokers: Path) -> None:
     script = str(EXAMPLES / SCRIPTS[host])
     stock, ours = (train(Request(script, on, arguments(host, tolokers))) for on in (False, True))

@@ -1,8 +1,9 @@
 """Runs CUDA kernels on the host: g++ and fibers, for machines (and CI) without a GPU.
 
 A translation unit is compiled once for each combination of its text, the text of every header in
-``kernels/``, the compiler and the flags, into the cache (``cache.py``). How the kernels run is
-described in ``kernels/emulator/cuda_host.h``.
+``kernels/``, the compiler and the flags, into the cache (``cache.py``). The header that goes before
+every unit, ``kernels/emulator/cuda_host.h``, is precompiled there. How the kernels run is described
+in it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import hashlib
+import os
 import platform
 import re
 import shutil
@@ -62,14 +64,18 @@ class _Launch(ctypes.Structure):
     ]
 
 
+def _digest(folder: Path) -> str:
+    digest = hashlib.sha256()
+    for path in sorted(p for p in folder.rglob("*") if p.suffix in (".cuh", ".h")):
+        digest.update(str(path.relative_to(folder)).encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
 @functools.lru_cache(maxsize=1)
 def headers_digest() -> str:
     """Hash of every header under ``kernels/``: an edit of any of them recompiles."""
-    digest = hashlib.sha256()
-    for path in sorted(p for p in KERNELS.rglob("*") if p.suffix in (".cuh", ".h")):
-        digest.update(str(path.relative_to(KERNELS)).encode())
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
+    return _digest(KERNELS)
 
 
 def find_compiler() -> str:
@@ -145,7 +151,9 @@ def rewrite_shared(text: str) -> str:
 
 
 def _run_compiler(command: list[str]) -> str:
-    result = subprocess.run(command, capture_output=True, text=True)
+    # A sanitizer that is preloaded for the kernels would only slow the compiler down.
+    environment = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD"}
+    result = subprocess.run(command, capture_output=True, text=True, env=environment)
     if result.returncode != 0:
         raise KernelCompileError(
             f"a kernel does not compile for the emulator ({' '.join(command)})", result.stderr
@@ -153,13 +161,54 @@ def _run_compiler(command: list[str]) -> str:
     return result.stdout
 
 
+def _precompiled_host(compiler: str, flags: tuple[str, ...], cache: Path) -> Path | None:
+    """``cuda_host.h`` beside its precompiled form, or None where the compiler makes none of use.
+
+    Reading it and the system's headers takes most of the time of a unit with one small kernel. The
+    headers are copied, so that what was precompiled and what is named by its hash never differ.
+    """
+    source = KERNELS / "emulator"
+    key = "\0".join([_digest(source), platform.machine(), _compiler_version(compiler), *flags])
+    folder = cache / f"host-{hashlib.sha256(key.encode()).hexdigest()[:32]}"
+    header = folder / "cuda_host.h"
+    with FileLock(f"{folder}.lock"):
+        if not folder.exists():
+            with tempfile.TemporaryDirectory(dir=cache) as name:
+                made = Path(name) / "host"
+                shutil.copytree(source, made)
+                target = made / "cuda_host.h.gch"
+                command = [compiler, *flags, "-x", "c++-header", str(made / "cuda_host.h")]
+                try:
+                    _run_compiler([*command, "-o", str(target)])
+                except KernelCompileError:
+                    target.unlink(missing_ok=True)  # what is wrong shows when a unit is compiled
+                made.replace(folder)
+    return header if header.with_suffix(".h.gch").exists() else None
+
+
 def _compile(source: str, target: Path, flags: tuple[str, ...]) -> None:
     compiler = find_compiler()
     # Stays next to the library: error messages name its lines.
     unit = target.with_suffix(".cpp")
     unit.write_text(source)
+    host = _precompiled_host(compiler, flags, target.parent)
+    if host is not None:
+        try:
+            _compile_unit(compiler, unit, target, flags, host)
+            return
+        except KernelCompileError:
+            pass  # told again, in terms of the headers in `kernels/`, if it is not precompilation
+    _compile_unit(compiler, unit, target, flags, None)
+
+
+def _compile_unit(
+    compiler: str, unit: Path, target: Path, flags: tuple[str, ...], host: Path | None
+) -> None:
+    """Compile ``unit`` into the library ``target``; ``host``: a header that is precompiled."""
+    include = ["-I", str(KERNELS), "-include", str(host or KERNELS / "emulator" / "cuda_host.h")]
+    if host is not None:
+        include.append("-fpch-preprocess")  # leaves a mark in the text instead of the header's text
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-        include = ["-I", str(KERNELS), "-include", str(KERNELS / "emulator" / "cuda_host.h")]
         text = _run_compiler([compiler, *flags, *include, "-E", str(unit)])
         preprocessed = Path(folder) / "kernel.ii"
         preprocessed.write_text(rewrite_shared(text))

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.cli.helpers import command
+from tests.cli.helpers import command, commands
 
 PYG_SCRIPT = """
 import sys
@@ -94,28 +94,31 @@ def test_strict_mode_reaches_the_layers(tmp_path: Path) -> None:
     assert "StrictFallbackError" in done.stderr and "edge-features" in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("arguments", "why"),
-    [
-        (["folder"], "can't find '__main__'"),
-        (["data.npz"], "can't find '__main__'"),
-        (["-m", "no_such_module_here"], "No module named"),
-    ],
-)
-def test_what_is_no_script_is_one_line(tmp_path: Path, arguments: list[str], why: str) -> None:
+NO_SCRIPT = [
+    (["folder"], "can't find '__main__'"),
+    (["data.npz"], "can't find '__main__'"),
+    (["-m", "no_such_module_here"], "No module named"),
+]
+
+
+def test_what_is_no_script_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     np.savez(tmp_path / "data.npz", x=np.zeros(1))
-    done = command("run", *arguments, cwd=tmp_path)
-    assert done.returncode == 2
-    assert done.stderr.startswith(f"error: can't run '{arguments[-1]}': {why}")
-    assert len(done.stderr.splitlines()) == 1
+    lines = [["run", *arguments] for arguments, _ in NO_SCRIPT]
+    for (arguments, why), done in zip(
+        NO_SCRIPT, commands(lines, imports="torch", cwd=tmp_path), strict=True
+    ):
+        assert done.returncode == 2
+        assert done.stderr.startswith(f"error: can't run '{arguments[-1]}': {why}")
+        assert len(done.stderr.splitlines()) == 1
 
 
 def test_errors_of_syntax_and_imports_are_the_scripts_own(tmp_path: Path) -> None:
     (tmp_path / "syntax.py").write_text("x = (\n")
     (tmp_path / "imports.py").write_text("import no_such_module_here\n")
-    for name, message in (("syntax.py", "SyntaxError"), ("imports.py", "ModuleNotFoundError")):
-        done = command("run", name, cwd=tmp_path)
+    names = {"syntax.py": "SyntaxError", "imports.py": "ModuleNotFoundError"}
+    found = commands([["run", name] for name in names], imports="torch", cwd=tmp_path)
+    for (name, message), done in zip(names.items(), found, strict=True):
         assert done.returncode == 1
         assert message in done.stderr and name in done.stderr and "runpy" not in done.stderr
 

@@ -56,6 +56,69 @@ def test_an_edited_header_compiles_again(tmp_path: Path, monkeypatch: pytest.Mon
     assert results == [1, 5]
 
 
+def _commands(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The compiler's command lines from now on."""
+    seen, run = [], emulator._run_compiler
+
+    def record(command: list[str]) -> str:
+        seen.append(command)
+        return run(command)
+
+    monkeypatch.setattr(emulator, "_run_compiler", record)
+    return seen
+
+
+def test_the_host_header_is_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commands = _commands(monkeypatch)
+    with config.override(cache_dir=tmp_path):
+        for delta in (21, 22):
+            out = torch.zeros(32, dtype=torch.int32)
+            launch(_source(delta), "add", 32, out)
+            assert (out == delta).all()
+    assert ["c++-header" in command for command in commands] == [True, False, False, False, False]
+    (header,) = (tmp_path / "emulator").glob("host-*/cuda_host.h.gch")
+    text = emulator._run_compiler([*commands[-2]])
+    assert f'#pragma GCC pch_preprocess "{header}"' in text
+    assert len(text) < 100_000  # the system's headers alone are several times that
+
+
+@pytest.mark.parametrize("how", ["missing", "damaged"])
+def test_without_a_precompiled_header(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A compiler that makes none, or refuses the one that is there, reads the header itself."""
+    if how == "missing":
+        monkeypatch.setattr(emulator, "_precompiled_host", lambda *_: None)
+    with config.override(cache_dir=tmp_path):
+        for delta in (31, 32):
+            out = torch.zeros(32, dtype=torch.int32)
+            launch(_source(delta), "add", 32, out)
+            assert (out == delta).all()
+            for header in (tmp_path / "emulator").glob("host-*/*.gch"):
+                header.write_bytes(header.read_bytes()[:100_000])
+
+
+def test_an_edited_host_header_is_compiled_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernels = tmp_path / "kernels"
+    shutil.copytree(emulator.KERNELS, kernels)
+    monkeypatch.setattr(emulator, "KERNELS", kernels)
+    host = kernels / "emulator" / "cuda_host.h"
+    results = []
+    for delta in (1, 5):
+        host.write_text(f"{(emulator.KERNELS / 'emulator' / 'cuda_host.h').read_text()}\n"
+                        f"#undef DELTA\n#define DELTA {delta}\n")  # fmt: skip
+        emulator.headers_digest.cache_clear()
+        emulator._load.cache_clear()
+        out = torch.zeros(32, dtype=torch.int32)
+        launch(ADD, "add", 32, out)
+        results.append(out[0].item())
+    monkeypatch.undo()
+    emulator.headers_digest.cache_clear()
+    assert results == [1, 5]
+
+
 def test_compiler_output_is_in_the_error() -> None:
     out = torch.zeros(32, dtype=torch.int32)
     with pytest.raises(KernelCompileError) as caught:

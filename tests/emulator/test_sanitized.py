@@ -82,6 +82,7 @@ def test_faults_are_caught(cache: dict[str, str], tmp_path: Path) -> None:
             assert case[2] in report, case
 
 
+@pytest.mark.slow
 def test_right_kernels_pass(cache: dict[str, str]) -> None:
     """The kernels of test_blocks, and one that leaves its fibers behind, in one process."""
     arguments = ["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "tests/emulator"]

@@ -9,6 +9,7 @@ import pytest
 
 from gnn_backend import config
 from gnn_backend.runtime import cpu, selection
+from gnn_backend.runtime import emulator as emulator_module
 from gnn_backend.runtime.sparse import rows
 
 
@@ -28,6 +29,12 @@ def emulator() -> Iterator[None]:
         pytest.skip("no g++ to compile the kernels with")
     with config.override(cpu_target="emulator"):
         yield
+
+
+@pytest.fixture
+def unoptimised(emulator: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compile for the emulator in half the time: for many kernels, each of which runs briefly."""
+    monkeypatch.setattr(emulator_module, "_PLAIN_FLAGS", ("-O0",))
 
 
 @pytest.fixture

@@ -76,16 +76,24 @@ def check_kernels() -> None:
         assert torch.allclose(attention(special), want, rtol=1e-4, atol=1e-4, equal_nan=True)
 
 
+@pytest.fixture(scope="session")
+def mutants_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("mutants-cache")
+
+
 @pytest.fixture
-def kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, emulator: None) -> Iterator[Path]:
-    """A copy of the kernel sources that the emulator compiles, fast and into its own cache."""
+def kernels(
+    tmp_path: Path, mutants_cache: Path, monkeypatch: pytest.MonkeyPatch, unoptimised: None
+) -> Iterator[Path]:
+    """A copy of the kernel sources that the emulator compiles, into a cache for mutants alone."""
     folder = tmp_path / "kernels"
     shutil.copytree(emulator_module.KERNELS, folder)
     monkeypatch.setattr(emulator_module, "KERNELS", folder)
-    monkeypatch.setattr(emulator_module, "_PLAIN_FLAGS", ("-O0",))
     monkeypatch.setattr(selection, "chunk_for", lambda *_: 8)
     emulator_module.headers_digest.cache_clear()
-    with config.override(cache_dir=tmp_path / "cache"):
+    # The libraries of the one before have the same sources, but not the same headers.
+    emulator_module._load.cache_clear()
+    with config.override(cache_dir=mutants_cache):
         yield folder
     monkeypatch.undo()
     emulator_module.headers_digest.cache_clear()

@@ -17,7 +17,9 @@ def test_operators_under_sanitizers(tmp_path_factory: pytest.TempPathFactory) ->
     arguments = [*PYTEST]
     arguments += [f"tests/ops/test_attention_{name}.py" for name in files]
     # Of the table: both layouts of each 16-byte access, one value at a time, and masked tails.
+    # Eight heads of 512 run the kernels of one once more, and would take a quarter of the time.
     table = " or ".join(f"d{dim}-" for dim in (1, 8, 33, 512))
+    table = f"({table}) and not h8-d512"
     arguments += ["-k", f"emulator and (not test_attention_shapes or {table} or slopes or blocks)"]
     cache = str(tmp_path_factory.mktemp("sanitized-cache"))
     result = sanitized.run_python(arguments, extra={"GNN_BACKEND_CACHE_DIR": cache}, timeout=280)

@@ -25,9 +25,9 @@ from tests.ops.operators import (
     softmax_oracle,
 )
 from tests.ops.support import edges_with_hubs
-from tests.ops.test_mutants import kernels, mutate
+from tests.ops.test_mutants import kernels, mutants_cache, mutate
 
-__all__ = ["kernels"]
+__all__ = ["kernels", "mutants_cache"]
 
 SPMM = {
     "the mask of loads past the end": (

@@ -24,6 +24,8 @@ from tests.runtime.test_instances import gatv2_unit
 pytest.importorskip("cupy_backends.cuda.libs.nvrtc", reason="no CuPy with NVRTC")
 
 ARCHS = ("sm_80", "sm_90", "sm_100", "sm_120")
+#: Where the units off the fast paths are compiled too; the fast ones are on all of them.
+EVERY_UNIT = ("sm_80", "sm_90")
 TRIVIAL = Unit("trivial", ("trivial",), '#include "common.cuh"\nstruct A { int* out; };\n'
                "GNNB_ENTRY(trivial, A, 32, args.out[threadIdx.x] = WHAT;)\n")  # fmt: skip
 
@@ -54,11 +56,23 @@ def spills(unit: Unit, arch: str) -> list[Resources]:
     return [r for r in resources if r.spill_bytes or r.stack_bytes]
 
 
+def units_of(dtype: str) -> list[Unit]:
+    return [unit for unit in all_units() if dtype in unit.name.split("_")]
+
+
+def test_each_unit_is_of_one_dtype() -> None:
+    found = [unit for dtype in DTYPE_NAMES.values() for unit in units_of(dtype)]
+    assert sorted(unit.name for unit in found) == sorted(unit.name for unit in all_units())
+    assert len(fast_units()) > 30 and fast_units() <= {unit.name for unit in found}
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize("dtype", DTYPE_NAMES.values())
 @pytest.mark.parametrize("arch", ARCHS)
-def test_every_unit(arch: str) -> None:
-    units, fast = all_units(), fast_units()
-    assert len(fast) > 30 and fast <= {unit.name for unit in units}
+def test_every_unit(arch: str, dtype: str) -> None:
+    fast = fast_units()
+    units = [u for u in units_of(dtype) if arch in EVERY_UNIT or u.name in fast]
+    assert len(units) > 10
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         found = list(pool.map(lambda unit: spills(unit, arch), units))
     assert not [f for unit, f in zip(units, found, strict=True) if unit.name in fast and f]

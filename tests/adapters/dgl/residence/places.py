@@ -27,11 +27,6 @@ class Place:
     device: torch.device
 
     @contextlib.contextmanager
-    def entered(self) -> Iterator[None]:
-        with gnn_backend.enabled(hosts="dgl"):
-            yield
-
-    @contextlib.contextmanager
     def standing_in(self) -> Iterator[None]:
         """Everything inside is resident, as long as it is made here."""
         with override(residence_standin=self.device.type == "cpu"):

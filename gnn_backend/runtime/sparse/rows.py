@@ -15,7 +15,7 @@ from gnn_backend.graph.graph import Direction
 from gnn_backend.graph.splits import count_splits, make_splits
 
 _CHUNKS = (64, 128, 256, 512, 1024)  # edges a task
-_FULL_TASKS = 4000  # tasks of full length that keep a large GPU busy, at whole rows
+_FULL_TASKS = 4500  # tasks of full length that keep a large GPU busy, at whole rows
 _WHOLE_ROW = 512  # bytes
 
 

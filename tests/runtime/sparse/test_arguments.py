@@ -81,5 +81,5 @@ def test_narrow_rows_have_shorter_tasks() -> None:
     edges = 1 << 24
     assert chunk_of(edges, 512) == chunk_of(edges, 4096) == 1024
     assert chunk_of(edges, 8) == chunk_of(edges // 64, 512) == 64
-    assert chunk_of(0, 8) == 64 and chunk_of(4000 * 256, 512) == 256
-    assert chunk_of(4000 * 256 - 1, 512) == 128
+    assert chunk_of(0, 8) == 64 and chunk_of(4500 * 256, 512) == 256
+    assert chunk_of(4500 * 256 - 1, 512) == 128

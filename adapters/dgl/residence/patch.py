@@ -318,6 +318,10 @@ PATCHES = [
         _patch("dgl.partition", f"NDArrayPartition.{name}", Seam(f"{_RESIDENCE}.partition:{name}"))
         for name in ("local_size", "map_to_local", "map_to_global", "generate_permutation")
     ),
+    *(
+        _patch("dgl.cuda.gpu_cache", f"GPUCache.{name}", Seam(f"{_RESIDENCE}.gpu_cache:{function}"))
+        for name, function in {"__init__": "create", "query": "query", "replace": "replace"}.items()
+    ),
     _patch(
         "dgl.optim.pytorch.sparse_optim",
         "SparseAdam.update",

@@ -314,6 +314,11 @@ PATCHES = [
     _here(_PIN, "gather_pinned_tensor_rows", gather_pinned_tensor_rows),
     _here(_PIN, "scatter_pinned_tensor_rows", scatter_pinned_tensor_rows),
     _here("dgl.random", "seed", seed),
+    _patch(
+        "dgl.transforms.functional",
+        "metapath_reachable_graph",
+        Seam(f"{_RESIDENCE}.metapaths:metapath_reachable_graph"),
+    ),
     *(
         _patch("dgl.partition", f"NDArrayPartition.{name}", Seam(f"{_RESIDENCE}.partition:{name}"))
         for name in ("local_size", "map_to_local", "map_to_global", "generate_permutation")

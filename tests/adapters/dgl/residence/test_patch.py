@@ -171,6 +171,22 @@ def test_detours_are_shown() -> None:
     assert "DGLHeteroLineGraph x1" in str(profile)
 
 
+@pytest.mark.parametrize(
+    ("there", "told"), [(False, "torch finds no CUDA device"), (True, "expected the CPU. Move")]
+)
+def test_what_dgl_has_on_cuda_alone(
+    monkeypatch: pytest.MonkeyPatch, there: bool, told: str
+) -> None:
+    """An index of DGL's older kind is not resident, so its copy is asked of the library."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
+    old = dgl.graph_index.from_coo(3, [0, 1], [1, 2], True)
+    with gnn_backend.enabled(hosts="dgl"):
+        with pytest.raises(dgl.DGLError, match=f"ImmutableGraphCopyTo.*{told}"):
+            old.copy_to(dgl.ndarray.gpu(0))
+        with pytest.raises(dgl.DGLError, match="invalid vertex"):  # other errors are DGL's own
+            old.successors(7)
+
+
 def test_registry_names_one_layer() -> None:
     assert {one.layer for one in patch.PATCHES} == {"residence"}
     assert set(patch.PATCHES) <= set(registry.known())

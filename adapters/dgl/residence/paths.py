@@ -1,4 +1,4 @@
-"""Graphs of what is reached along several relations, on the device."""
+"""Graphs of the paths of a graph, on the device: what is reached along them, edges as nodes."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import itertools
 from typing import Any
 
 import torch
+from dgl import DGLGraph, utils
 from dgl.base import DGLError
 from torch import Tensor
 
 from gnn_backend.adapters.dgl.residence.index import ResidentIndex
 from gnn_backend.adapters.dgl.residence.mirror import Relation
-from gnn_backend.adapters.dgl.residence.queries import neighbours
+from gnn_backend.adapters.dgl.residence.queries import edge_ids, neighbours
 
 
 def metapath_reachable_graph(stock: Any, g: Any, metapath: Any) -> Any:
@@ -51,3 +52,25 @@ def _distinct(src: Tensor, dst: Tensor, num_dst: int) -> tuple[Tensor, Tensor]:
     width = max(num_dst, 1)
     pairs = torch.unique(src.long() * width + dst.long())
     return torch.div(pairs, width, rounding_mode="floor"), pairs % width
+
+
+def line_graph(stock: Any, g: Any, backtracking: bool = True, shared: bool = False) -> Any:
+    """``dgl.line_graph``, of which stock's index is made on the CPU."""
+    if type(g._graph) is not ResidentIndex:
+        return stock(g, backtracking, shared)
+    if not g.is_homogeneous:
+        raise DGLError(f"Expect a homogeneous graph, but got the relations {g.canonical_etypes}.")
+    relation = g._graph.relations[0]
+    src, dst = relation.ends
+    csr = relation.graph.csr("src")
+    first, positions = neighbours(csr, dst)
+    second = edge_ids(csr, positions).long()
+    # A loop follows itself, which is no edge of the line graph.
+    onward = first != second if backtracking else dst[second] != src[first]
+    first, second = first[onward], second[onward]
+    ends = first.to(g.idtype), second.to(g.idtype)
+    made = Relation.from_ends(*ends, relation.num_edges, relation.num_edges, True)
+    found = DGLGraph(ResidentIndex.of_relation(made))
+    if shared:
+        utils.set_new_frames(found, node_frames=utils.extract_edge_subframes(g, None))
+    return found

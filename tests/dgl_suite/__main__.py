@@ -45,6 +45,14 @@ def arguments() -> argparse.Namespace:
     return found
 
 
+def prepare_children(mode: str) -> None:
+    """Let processes that tests start load DGL and run as this one does."""
+    os.environ["DGL_SUITE_MODE"] = mode
+    os.environ["GNN_BACKEND_RESIDENCE_STANDIN"] = str(int(mode == "standin"))
+    paths = [str(EXPECTED.parent / "children"), str(EXPECTED.parents[2])]
+    os.environ["PYTHONPATH"] = os.pathsep.join([*paths, os.environ.get("PYTHONPATH", "")])
+
+
 def main() -> int:
     chosen = arguments()
     if chosen.merge:
@@ -52,6 +60,7 @@ def main() -> int:
     mode = "standin" if chosen.standin else "stock" if chosen.stock else "cuda"
     os.environ["DGLTESTDEV"] = "gpu" if mode == "cuda" else "cpu"
     os.environ["DGLBACKEND"] = "pytorch"
+    prepare_children(mode)
     import torch
 
     if mode == "cuda" and not torch.cuda.is_available():
@@ -65,6 +74,7 @@ def main() -> int:
 
     root = (chosen.checkout / "tests" / "python").resolve()
     sys.path.insert(0, str(root.parent))  # their helpers are top-level modules there
+    sys.path.append(str(root))  # from where processes import the tests that started them
     number, count = (int(part) for part in chosen.shard.split("/"))
     output = chosen.json.resolve() if chosen.json else None
     suite = Suite(mode, (number, count), expected.read(chosen.expected), root, output)

@@ -49,9 +49,10 @@ class Expectations:
     ----------
     reasons : dict of str
         What each code means.
-    not_run, serial : dict of str
-        Paths that are left out, and patterns of tests that must not run beside each other, each
-        with its reason.
+    not_run : dict of str
+        Paths that are left out, each with its reason.
+    serial : dict of str
+        Patterns of tests, each with its reason. Those of one reason must not run beside each other.
     known : tuple of Known
     """
 
@@ -60,9 +61,11 @@ class Expectations:
     known: tuple[Known, ...]
     serial: dict[str, str] = dataclasses.field(default_factory=dict)
 
-    def is_serial(self, test: str) -> bool:
-        """Whether a test must not run beside another that must not either."""
-        return any(_matches(pattern, test) for pattern in self.serial)
+    def group(self, test: str) -> int | None:
+        """Number of the group of tests, from 0, of which none may run beside another."""
+        groups = list(dict.fromkeys(self.serial.values()))
+        found = (groups.index(why) for key, why in self.serial.items() if _matches(key, test))
+        return next(found, None)
 
     def of(self, test: str, mode: str) -> Known | None:
         """What is known of a test in a mode of running."""

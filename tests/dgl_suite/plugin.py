@@ -76,14 +76,17 @@ class Suite(Results):
         items[:] = self._of_shard(items, names)
 
     def _of_shard(self, items: list[pytest.Item], names: list[str]) -> list[pytest.Item]:
-        """This shard's tests: the first has all that are serial, others go where are fewest."""
+        """This shard's tests: a serial group is in one shard, others go where are fewest."""
         number, shards = self.shard
-        serial = [self.expectations.is_serial(name) for name in names]
-        sizes = [sum(serial), *[0] * (shards - 1)]
+        groups = [self.expectations.group(name) for name in names]
+        sizes = [0] * shards
+        for group in groups:
+            if group is not None:
+                sizes[group % shards] += 1
         kept = []
-        for item, alone in zip(items, serial, strict=True):
-            place = 0 if alone else sizes.index(min(sizes))
-            sizes[place] += not alone
+        for item, group in zip(items, groups, strict=True):
+            place = sizes.index(min(sizes)) if group is None else group % shards
+            sizes[place] += group is None
             if place == number - 1:
                 kept.append(item)
         return kept

@@ -18,6 +18,8 @@ copied to the CPU and results back. Detours are counted (``gnn_backend.profile()
 ``subgraphs``   induced subgraphs                 ``transforms``  simple, compact, block
 ``sampling``    neighbours, filters, seeds        ``pinning``     page-locked graphs and features
 ``streams``     uploads, and CUDA's streams       ``sparse_optim``  embeddings on the CPU
+``geometry``    nearest neighbours                ``partition``   which part owns a row
+``gpu_cache``   rows kept on the device           ``paths``       metapaths, line graphs
 ``check``       the self-check
 ==============  ==============================================================================
 """

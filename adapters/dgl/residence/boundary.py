@@ -70,14 +70,33 @@ def calling(stock: Callable[..., Any]) -> Callable[..., Any]:
     """Make the replacement of ``Function.__call__``; ``stock`` enters C++."""
 
     def __call__(self: Any, *args: Any) -> Any:
-        if not _kinds:
-            return stock(self, *args)
-        device = _device(args)
-        if device is None:
-            return stock(self, *args)
-        return _cross(stock, self, args, device)
+        try:
+            if not _kinds:
+                return stock(self, *args)
+            device = _device(args)
+            if device is None:
+                return stock(self, *args)
+            return _cross(stock, self, args, device)
+        except Exception as error:
+            if _NO_CUDA not in str(error):
+                raise
+            raise _explained(self, error) from None
 
     return __call__
+
+
+_NO_CUDA = "Device API cuda is not enabled"  # from DGL's library, which was built for the CPU
+
+
+def _explained(function: Any, error: Exception) -> Exception:
+    """The same kind of error, which says what can be done."""
+    name = function.__dict__.get("__name__", "a function of DGL").removeprefix("_CAPI_")
+    if not torch.cuda.is_available():
+        return type(error)(f"{name}: asks for CUDA, but torch finds no CUDA device. Stay on the "
+                           "CPU, or see python -m gnn_backend doctor.")  # fmt: skip
+    return type(error)(f"{name}: runs on CUDA by DGL's own code alone, which the build for the CPU "
+                       "has not got; got a place on CUDA, expected the CPU. Move what it works on "
+                       "to the CPU first.")  # fmt: skip
 
 
 def _device(args: Iterable[Any]) -> torch.device | None:

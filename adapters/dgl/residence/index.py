@@ -144,7 +144,7 @@ class ResidentIndex(hi.HeteroGraphIndex):
         return self._host
 
     def __reduce__(self) -> Any:
-        return rebuild, (self.host(), str(self.device))
+        return rebuild, (self.host(), str(self.device), self.created)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ResidentIndex:
         return self.moved(self.device)
@@ -173,12 +173,14 @@ def from_host(host: Any, device: torch.device) -> ResidentIndex:
     )  # fmt: skip
 
 
-def rebuild(host: Any, device: str) -> Any:
+def rebuild(host: Any, device: str, created: tuple[str, ...] = ()) -> Any:
     """Unpickle: resident again, or on the CPU where the device is missing."""
     place = torch.device(device)
     if place.type == "cuda" and not torch.cuda.is_available():
         return host
-    return from_host(host, place)
+    index = from_host(host, place)
+    index.restrict(index.allowed, created or index.created)
+    return index
 
 
 # ---------------------------------------------------------------------- metagraphs

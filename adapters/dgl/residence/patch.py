@@ -274,10 +274,17 @@ def seed(stock: Any, val: int) -> None:
 # ---------------------------------------------------------------------- the list
 
 
-def _patch(module: str, attribute: str, replacement: Callable[[Any], Any]) -> Patch:
-    return Patch(
-        "dgl", module, attribute, LAYER, replacement, when=support.why_not, shared=True
-    )  # fmt: skip
+def _patch(
+    module: str, attribute: str, replacement: Callable[[Any], Any], also: tuple[str, ...] = ()
+) -> Patch:
+    return Patch("dgl", module, attribute, LAYER, replacement, also, support.why_not, shared=True)
+
+
+def _transform(name: str, module: str) -> Patch:
+    """A function of graphs which is a method of theirs as well."""
+    functional = "dgl.transforms.functional"
+    seam = Seam(f"{_RESIDENCE}.{module}:{name}")
+    return _patch(functional, name, seam, also=(f"{functional}:DGLGraph.{name}",))
 
 
 def _here(module: str, attribute: str, function: Callable[..., Any]) -> Patch:
@@ -314,20 +321,26 @@ PATCHES = [
     _here(_PIN, "gather_pinned_tensor_rows", gather_pinned_tensor_rows),
     _here(_PIN, "scatter_pinned_tensor_rows", scatter_pinned_tensor_rows),
     _here("dgl.random", "seed", seed),
+    _patch(
+        "dgl.transforms.functional",
+        "metapath_reachable_graph",
+        Seam(f"{_RESIDENCE}.paths:metapath_reachable_graph"),
+    ),
     *(
         _patch("dgl.partition", f"NDArrayPartition.{name}", Seam(f"{_RESIDENCE}.partition:{name}"))
         for name in ("local_size", "map_to_local", "map_to_global", "generate_permutation")
+    ),
+    *(
+        _patch("dgl.cuda.gpu_cache", f"GPUCache.{name}", Seam(f"{_RESIDENCE}.gpu_cache:{function}"))
+        for name, function in {"__init__": "create", "query": "query", "replace": "replace"}.items()
     ),
     _patch(
         "dgl.optim.pytorch.sparse_optim",
         "SparseAdam.update",
         Seam(f"{_RESIDENCE}.sparse_optim:update"),
     ),
-    _patch(
-        "dgl.transforms.functional",
-        "to_simple",
-        Seam(f"{_RESIDENCE}.simple:to_simple"),
-    ),
+    _transform("to_simple", "simple"),
+    _transform("line_graph", "paths"),
     *(_patch("dgl._sparse_ops", f"_{name}", Operator(f"{_OPERATORS}:{name}")) for name in _SPARSE),
     _patch("dgl.backend.pytorch.sparse", "edge_softmax", Operator(f"{_OPERATORS}:edge_softmax")),
     _patch(

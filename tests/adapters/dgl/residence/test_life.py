@@ -69,8 +69,11 @@ def test_worker_processes(place: Place) -> None:
 
     g = homogeneous(torch.int64)
     with place.standing_in():
-        data = bytes(ForkingPickler.dumps(place.graph(g)._graph))
-        assert type(pickle.loads(data)) is ResidentIndex
+        there = place.graph(g)
+        there.create_formats_()
+        found = pickle.loads(bytes(ForkingPickler.dumps(there._graph)))
+        assert type(found) is ResidentIndex
+        assert found.formats()["created"] == ["coo", "csr", "csc"]
 
 
 @pytest.mark.parametrize("idtype", IDTYPES)

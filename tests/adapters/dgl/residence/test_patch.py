@@ -92,7 +92,7 @@ def test_an_unknown_version_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> No
     with gnn_backend.enabled(hosts="dgl"):
         assert places() == before
         rows = [row for row in gnn_backend.patches() if row.symbol == "dgl.residence"]
-        assert len(rows) == len(patch.PATCHES)
+        assert len(rows) == sum(len(one.targets) for one in patch.PATCHES)
         assert not any(row.active for row in rows)
         assert all("9.9" in row.note and "install dgl==2.1.0" in row.note for row in rows)
         assert any(row.active for row in gnn_backend.patches() if row.symbol == "dgl.GATv2Conv")
@@ -165,10 +165,35 @@ def test_detours_are_shown() -> None:
     with gnn_backend.enabled(hosts="dgl"), override(residence_standin=True):
         g = dgl.rand_graph(10, 30)
         with gnn_backend.profile() as profile:
-            dgl.line_graph(g)
-    assert profile.detours == {"DGLHeteroLineGraph": 1}
-    assert profile.to_dict()["detours"] == {"DGLHeteroLineGraph": 1}
-    assert "DGLHeteroLineGraph x1" in str(profile)
+            dgl.sort_csr_by_tag(g, g.nodes() % 3)
+    assert profile.detours == {"DGLHeteroSortOutEdges": 1}
+    assert profile.to_dict()["detours"] == {"DGLHeteroSortOutEdges": 1}
+    assert "DGLHeteroSortOutEdges x1" in str(profile)
+
+
+def test_methods_are_replaced_as_their_functions_are() -> None:
+    """DGL's method keeps the function that it was made of."""
+    with gnn_backend.enabled(hosts="dgl"), override(residence_standin=True):
+        g = dgl.graph(([0, 0, 1], [1, 1, 0]))
+        with gnn_backend.profile() as profile:
+            assert type(g.line_graph()._graph) is type(g.to_simple()._graph) is ResidentIndex
+    assert not profile.detours
+
+
+@pytest.mark.parametrize(
+    ("there", "told"), [(False, "torch finds no CUDA device"), (True, "expected the CPU. Move")]
+)
+def test_what_dgl_has_on_cuda_alone(
+    monkeypatch: pytest.MonkeyPatch, there: bool, told: str
+) -> None:
+    """An index of DGL's older kind is not resident, so its copy is asked of the library."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
+    old = dgl.graph_index.from_coo(3, [0, 1], [1, 2], True)
+    with gnn_backend.enabled(hosts="dgl"):
+        with pytest.raises(dgl.DGLError, match=f"ImmutableGraphCopyTo.*{told}"):
+            old.copy_to(dgl.ndarray.gpu(0))
+        with pytest.raises(dgl.DGLError, match="invalid vertex"):  # other errors are DGL's own
+            old.successors(7)
 
 
 def test_registry_names_one_layer() -> None:

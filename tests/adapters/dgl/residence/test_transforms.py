@@ -65,6 +65,11 @@ HOMOGENEOUS: dict[str, Callable[[Any], Any]] = {
     "formats": lambda g: g.formats(["coo", "csr", "csc"]),
     "norm_by_dst": dgl.norm_by_dst,
     "to_double": dgl.to_double,
+    "metapath": lambda g: dgl.metapath_reachable_graph(g, ["_E", "_E", "_E"]),
+    "line_graph": lambda g: dgl.line_graph(g, shared=True),
+    "line_graph onward": lambda g: dgl.line_graph(g, backtracking=False),
+    "methods": lambda g: (g.line_graph(), g.to_simple(), g.reverse()),
+    "metapath of one": lambda g: dgl.metapath_reachable_graph(g, ["_E"]),
     "radius": lambda g: dgl.radius_graph(g.ndata["x"], 1.0),
 }
 
@@ -103,6 +108,10 @@ HETEROGENEOUS: dict[str, Callable[[Any], Any]] = {
         dgl.in_subgraph(g, {"item": ids(g, 5)}), {"item": ids(g, 5, 2), "user": ids(g, 1)}
     ),
     "block_to_graph": lambda g: dgl.block_to_graph(dgl.to_block(g)),
+    "metapath": lambda g: dgl.metapath_reachable_graph(g, ["follows", "sells"]),
+    "line_graph of several relations": dgl.line_graph,
+    "metapath without edges": lambda g: dgl.metapath_reachable_graph(g, ["likes", "liked by"]),
+    "metapath that does not fit": lambda g: dgl.metapath_reachable_graph(g, ["likes", "follows"]),
     "int": lambda g: g.int().long(),
 }
 
@@ -114,9 +123,7 @@ def test_heterogeneous(place: Place, name: str, idtype: torch.dtype) -> None:
 
 
 THROUGH_THE_CPU: dict[str, Callable[[Any], Any]] = {
-    "line_graph": lambda g: dgl.line_graph(g, shared=True),
     "khop_graph": lambda g: dgl.khop_graph(g, 2),
-    "metapath": lambda g: dgl.metapath_reachable_graph(g, ["_E", "_E"]),
     "reorder_graph": lambda g: dgl.reorder_graph(g, edge_permute_algo="dst"),
     "sort_csr_by_tag": lambda g: dgl.sort_csr_by_tag(g, g.nodes() % 3).srcdata["_TAG_OFFSET"],
 }

@@ -132,6 +132,14 @@ def make_array(stock: Any, arr: Any, ctx: Any = None) -> Any:
     return _arrays().DeviceArray(made)
 
 
+def from_dlpack(stock: Any, dltensor: Any) -> Any:
+    """``dgl.ndarray.from_dlpack``."""
+    tensor = torch.utils.dlpack.from_dlpack(dltensor)  # a capsule is read once
+    if tensor.is_cuda:
+        return _arrays().to_array(tensor)
+    return stock(torch.utils.dlpack.to_dlpack(tensor))
+
+
 def make_empty(stock: Any, shape: Any, dtype: Any = "float32", ctx: Any = None) -> Any:
     """``dgl.ndarray.empty``."""
     if ctx is None or ctx.device_type != 2:
@@ -308,6 +316,7 @@ PATCHES = [
     _patch(_TENSOR, "zerocopy_from_dgl_ndarray", from_ndarray),
     _here("dgl.ndarray", "array", make_array),
     _here("dgl.ndarray", "empty", make_empty),
+    _here("dgl.ndarray", "from_dlpack", from_dlpack),
     _here("dgl._ffi.ndarray", "NDArrayBase.copyto", copy_array),
     _here("dgl._ffi.ndarray", "NDArrayBase.pin_memory_", lock_array),
     _here("dgl._ffi.ndarray", "NDArrayBase.unpin_memory_", unlock_array),

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import functools
+import gc
+import os
 from typing import Any
 
 import torch
@@ -18,6 +21,7 @@ def upload(tensor: Tensor, device: torch.device) -> Tensor:
     """
     if device.type != "cuda":
         return tensor.to(device)
+    leave_garbage_to_the_parent()
     if tensor.is_pinned() or tensor.numel() == 0:
         return tensor.to(device, non_blocking=True)
     out = torch.empty(tensor.shape, dtype=tensor.dtype, device=device)
@@ -51,6 +55,16 @@ def stream_of(handle: Any, device: torch.device) -> torch.cuda.Stream:
     if not handle.value:
         return torch.cuda.default_stream(device)
     return torch.cuda.ExternalStream(handle.value, device=device)
+
+
+@functools.cache
+def leave_garbage_to_the_parent() -> None:
+    """Keep forked processes, such as loaders' workers, from collecting what was garbage before.
+
+    Memory that several streams have used cannot be freed in a process without their CUDA context:
+    PyTorch ends the process.
+    """
+    os.register_at_fork(after_in_child=gc.freeze)
 
 
 class Ready:

@@ -65,6 +65,24 @@ def test_arrays_on_cuda(dtype: str) -> None:
         assert nd.array(np.arange(3), nd.gpu(0)).asnumpy().tolist() == [0, 1, 2]
 
 
+def test_dlpack() -> None:
+    """Of the CPU, as stock."""
+    x = torch.zeros(3, 4)
+    with gnn_backend.enabled(hosts="dgl"):
+        array = nd.from_dlpack(torch.utils.dlpack.to_dlpack(x))
+        x[0] = 1
+        assert type(array) is nd.NDArray and array.asnumpy().sum() == 4
+
+
+@pytest.mark.gpu
+def test_dlpack_on_cuda() -> None:
+    x = torch.zeros(3, 4, device="cuda")
+    with gnn_backend.enabled(hosts="dgl"):
+        array = nd.from_dlpack(torch.utils.dlpack.to_dlpack(x))
+        x[0] = 1
+        assert type(array) is DeviceArray and array.asnumpy().sum() == 4
+
+
 @pytest.mark.gpu
 def test_memory_in_use_on_the_default_stream_is_kept() -> None:
     """An array freed on the host stays until the stream that was recorded has passed."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import os
 import pickle
 import weakref
 from pathlib import Path
@@ -16,7 +17,7 @@ from dgl import function as fn
 
 import gnn_backend
 from gnn_backend.adapters.dgl import cached_bytes, clear_cache, graph_of
-from gnn_backend.adapters.dgl.residence import mirror
+from gnn_backend.adapters.dgl.residence import mirror, streams
 from gnn_backend.adapters.dgl.residence.index import ResidentIndex
 from tests.adapters.dgl.residence.places import (
     IDTYPES,
@@ -225,3 +226,27 @@ def test_taking_the_edges_does_not_copy_them() -> None:
     src, dst = torch.tensor([3, 1, 2]), torch.tensor([0, 1, 1])
     found = mirror.host_ends(dgl.graph((src, dst))._graph)
     assert [end.data_ptr() for end in found] == [src.data_ptr(), dst.data_ptr()]
+
+
+def test_forked_processes_leave_older_garbage_alone() -> None:
+    """Of CUDA memory that several streams have used, nothing but the parent can free it."""
+    streams.leave_garbage_to_the_parent()
+
+    class Node:
+        pass
+
+    node = Node()
+    node.itself = node  # type: ignore[attr-defined]
+    collected = weakref.ref(node)
+    gc.disable()
+    try:
+        del node
+        child = os.fork()
+        if child == 0:
+            gc.collect()
+            os._exit(0 if collected() is not None else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        gc.collect()
+        assert collected() is None
+    finally:
+        gc.enable()

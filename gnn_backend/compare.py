@@ -300,7 +300,7 @@ def _alike(how: str) -> Iterator[None]:
 
 
 def _to_cpu(value: Any) -> Any:
-    return value.to("cpu") if hasattr(value, "to") else value
+    return value.cpu() if hasattr(value, "cpu") else value
 
 
 def _to_float32(value: Any) -> Any:

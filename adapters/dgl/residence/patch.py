@@ -205,6 +205,15 @@ def copy_to(stock: Any, self: Any, ctx: Any) -> Any:
     return from_host(self, device)
 
 
+def graph_to_cpu(stock: Any, self: Any) -> Any:
+    """``DGLGraph.cpu``: also off a device for which the CPU stands in."""
+    if not support.standin() or type(self._graph) is not boundary._kinds.get("index"):
+        return stock(self)
+    made = self.local_var()
+    made._graph = self._graph.host()
+    return made
+
+
 def _pinnable(index: Any) -> bool:
     return type(index) is not boundary._kinds.get("index") and _pins()
 
@@ -322,6 +331,7 @@ PATCHES = [
     _here("dgl._ffi.ndarray", "NDArrayBase.unpin_memory_", unlock_array),
     _here("dgl._ffi.streams", "_dgl_get_stream", get_stream),
     _patch(_INDEX, "HeteroGraphIndex.copy_to", Checked(f"{__name__}:copy_to")),
+    _here("dgl.heterograph", "DGLGraph.cpu", graph_to_cpu),
     _here(_INDEX, "HeteroGraphIndex.pin_memory", pin_memory),
     _here(_INDEX, "HeteroGraphIndex.pin_memory_", pin_memory_),
     _here(_INDEX, "HeteroGraphIndex.unpin_memory_", unpin_memory_),

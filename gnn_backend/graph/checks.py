@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
@@ -16,6 +17,8 @@ _COMMON_CHUNKS = (32, 64, 128, 192, 384, 1024)  # their sizes are counted with t
 
 
 def check_integer(name: str, tensor: Tensor) -> None:
+    if not isinstance(tensor, Tensor):
+        raise invalid(name, "not a tensor", type(tensor).__name__, "a torch.Tensor of integers")
     if tensor.dtype not in _INTEGERS:
         raise invalid(name, "wrong dtype", tensor.dtype, "torch.int32 or torch.int64")
 
@@ -23,9 +26,13 @@ def check_integer(name: str, tensor: Tensor) -> None:
 def node_count(name: str, count: int | None, ids: Tensor) -> int:
     if count is None:
         count = max(0, int(ids.max()) + 1) if ids.numel() else 0
-    if not 0 <= int(count) <= INT32_MAX:
+    try:
+        count = operator.index(count)
+    except TypeError:
+        raise invalid(name, "not a count", repr(count), "an integer, or None") from None
+    if not 0 <= count <= INT32_MAX:
         raise invalid(name, "out of range", count, f"0 to {INT32_MAX}")
-    return int(count)
+    return count
 
 
 def out_of_range(argument: str, end: str, node: int, edge: int, count: int) -> Exception:

@@ -111,9 +111,9 @@ class Graph:
         InvalidArgument
             Wrong shape or dtype, or an id outside its range.
         """
+        check_integer("edge_index", edge_index)
         if edge_index.dim() != 2 or edge_index.shape[0] != 2:
             raise invalid("edge_index", "wrong shape", tuple(edge_index.shape), "[2, E]")
-        check_integer("edge_index", edge_index)
         src, dst = edge_index.detach().as_subclass(Tensor)
         num_src = node_count("num_src", num_src, src)
         num_dst = node_count("num_dst", num_dst, dst)

@@ -33,9 +33,9 @@ struct EdgeSoftmaxArgs {
 __device__ __forceinline__ float exponential(float x) { return exp2_approx(x * LOG2E); }
 __device__ __forceinline__ double exponential(double x) { return exp(x); }
 
-// Finite, so that what is -inf below it gives 0.
+// Where a running maximum starts: the lowest finite value, with which users mask; -inf below it gives 0.
 template <typename C> __device__ __forceinline__ C lowest() {
-    return sizeof(C) == 8 ? (C)-1.7e308 : (C)LOWEST;
+    return sizeof(C) == 8 ? (C)-1.7976931348623157e308 : (C)-LARGEST;
 }
 
 // Largest logit and sum of exponentials; forward.

@@ -119,7 +119,11 @@ def build(cls: type[torch.nn.Module], shape: Shape, **fixed: Any) -> torch.nn.Mo
         and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
     ]
     if missing:
-        raise invalid(cls.__name__, "needs arguments that are no sizes", missing, "none such")
+        raise invalid(
+            cls.__name__, "cannot be made from sizes alone", f"arguments {', '.join(missing)}",
+            "in_channels, out_channels and the like",
+            "Compare a layer of your own with gnn_backend.compare(layer, x, edge_index)",
+        )  # fmt: skip
     return cls(**wanted)
 
 

@@ -137,13 +137,28 @@ def _compared(
         ours, stock = samples.samples(request)
     except Unsupported as error:
         return {**_NOT_COMPARED, "reason": error.reason, "reasons": [error.reason]}
-    except (RuntimeError, MemoryError) as error:  # no memory for such sizes, above all
-        output.fail(f"cannot build {settings['layer']}: {str(error).splitlines()[0]}")
-    with config.override(cpu_target="emulator" if emulator else "numba"):
-        found = samples.compare(request.host, ours, stock, repeats=repeats if on_cuda else 1)
+    except Exception as error:  # no memory for such sizes, a package that is not there, ...
+        output.fail(f"cannot build {settings['layer']}: {_described(error)}")
+    try:
+        with config.override(cpu_target="emulator" if emulator else "numba"):
+            found = samples.compare(request.host, ours, stock, repeats=repeats if on_cuda else 1)
+    except Exception as error:  # whatever the layer makes of such inputs
+        output.fail(
+            f"{settings['layer']} cannot be run on this graph, with these sizes and dtype: "
+            f"{_described(error)}; compare a layer of your own with gnn_backend.compare"
+        )
+    if not found.max_abs_error:
+        output.fail(f"{settings['layer']} gives nothing to compare")
     if settings["device"] == "cpu":
         found = _measured_apart(found, settings, shape, repeats)
     return found.to_dict()
+
+
+def _described(error: Exception) -> str:
+    from gnn_backend.errors import GNNBackendError
+
+    first = [*str(error).splitlines(), ""][0]
+    return first if isinstance(error, GNNBackendError) else f"{type(error).__name__}: {first}"
 
 
 def _measured_apart(

@@ -138,6 +138,9 @@ def test_an_error_of_the_size_of_rounding_is_none() -> None:
         ("--device", "tpu", "expected one of cpu, cuda, emulator"),
         ("--dtype", "int8", "expected one of float32"),
         ("--device", "cuda", "no CUDA device"),
+        ("--layer", "ChebConv", "cannot be made from sizes alone; got arguments K"),
+        ("--layer", "PointNetConv", "PointNetConv cannot be run on this graph"),
+        ("--layer", "MessagePassing", "MessagePassing"),
         ("--dim", "1000000000000", "cannot build GATv2Conv"),
     ],
 )

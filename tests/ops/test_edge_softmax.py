@@ -89,14 +89,17 @@ def test_large_logits(shift: float, splitting: None) -> None:
     torch.testing.assert_close(edge_softmax(hubs(), logits).double(), want, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), "lowest"])
 @pytest.mark.parametrize("row", [3, 7])
-def test_not_finite_as_torch(value: float, row: int, splitting: None) -> None:
+def test_not_finite_as_torch(
+    value: float | str, row: int, dtype: torch.dtype, splitting: None
+) -> None:
     """One edge, and every edge of the row, which is a hub (3) or is not."""
     own = (EDGES[1] == row).nonzero().flatten()
     for edges in (own[:1], own):
-        logits = torch.randn(COUNT, 2)
-        logits[edges, 0] = value
+        logits = torch.randn(COUNT, 2, dtype=dtype)
+        logits[edges, 0] = torch.finfo(dtype).min if isinstance(value, str) else value
         want = softmax_oracle(EDGES, NUM_DST, logits, 1)
         got = edge_softmax(hubs(), logits)
         torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-6, equal_nan=True)

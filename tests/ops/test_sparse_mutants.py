@@ -65,7 +65,8 @@ SDDMM = {
 SOFTMAX = {
     "rescaling the sum": (r"sum \*= exponential\(top - most\);", ";"),
     "that a maximum may be -inf": (
-        r"\? \(C\)-1\.7e308 : \(C\)LOWEST", "? (C)negative_infinity() : (C)negative_infinity()"
+        r"\? \(C\)-1\.79\d+e308 : \(C\)-LARGEST",
+        "? (C)negative_infinity() : (C)negative_infinity()",
     ),
     "the last warp of a softmax merge": (
         r"w < MERGE_WARPS; w", "w < MERGE_WARPS - 1; w"

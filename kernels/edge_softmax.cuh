@@ -3,7 +3,8 @@
 //
 // Three launches. `edge_softmax_stats`, over tasks (mapping: edges.cuh), finds the statistics of
 // every row, or of every task of a split row; `edge_softmax_merge` makes those of split rows
-// (split_rows.cuh; lanes side by side take columns and then slots); `edge_softmax_apply` writes the result in the caller's edge order, LANES lanes an edge.
+// (split_rows.cuh; lanes side by side take columns and then slots); `edge_softmax_apply` writes
+// the result in the caller's edge order, LANES lanes an edge.
 //
 // Bytes an edge: to the statistics a row of values (backward two) and 4 (edge id) where edges are
 // not in CSR order; then the same rows again, 4 (the edge's row), the result, and the statistics of
@@ -33,7 +34,8 @@ struct EdgeSoftmaxArgs {
 __device__ __forceinline__ float exponential(float x) { return exp2_approx(x * LOG2E); }
 __device__ __forceinline__ double exponential(double x) { return exp(x); }
 
-// Where a running maximum starts: the lowest finite value, with which users mask; -inf below it gives 0.
+// Where a running maximum starts: the lowest finite value, with which users mask; -inf below it
+// gives 0.
 template <typename C> __device__ __forceinline__ C lowest() {
     return sizeof(C) == 8 ? (C)-1.7976931348623157e308 : (C)-LARGEST;
 }

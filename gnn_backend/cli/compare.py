@@ -126,7 +126,7 @@ def _compared(
 
     from gnn_backend import config
     from gnn_backend.bench import samples
-    from gnn_backend.errors import Unsupported
+    from gnn_backend.errors import GNNBackendError, Unsupported
 
     on_cuda, emulator = (settings["device"] == name for name in ("cuda", "emulator"))
     request = samples.Request(
@@ -137,11 +137,15 @@ def _compared(
         ours, stock = samples.samples(request)
     except Unsupported as error:
         return {**_NOT_COMPARED, "reason": error.reason, "reasons": [error.reason]}
+    except GNNBackendError:  # says by itself what is wrong
+        raise
     except Exception as error:  # no memory for such sizes, a package that is not there, ...
         output.fail(f"cannot build {settings['layer']}: {_described(error)}")
     try:
         with config.override(cpu_target="emulator" if emulator else "numba"):
             found = samples.compare(request.host, ours, stock, repeats=repeats if on_cuda else 1)
+    except GNNBackendError:
+        raise
     except Exception as error:  # whatever the layer makes of such inputs
         output.fail(
             f"{settings['layer']} cannot be run on this graph, with these sizes and dtype: "
@@ -155,10 +159,7 @@ def _compared(
 
 
 def _described(error: Exception) -> str:
-    from gnn_backend.errors import GNNBackendError
-
-    first = [*str(error).splitlines(), ""][0]
-    return first if isinstance(error, GNNBackendError) else f"{type(error).__name__}: {first}"
+    return f"{type(error).__name__}: {[*str(error).splitlines(), ''][0]}"
 
 
 def _measured_apart(

@@ -18,7 +18,7 @@ from gnn_backend.runtime.sparse.layout import (
     heads_for,
 )
 
-REDUCE_BLOCK = 256  # threads of a merge block (kernels/reduce_merge.cuh)
+REDUCE_BLOCK = 256  # threads of a merge block (MERGE_WARPS in kernels/split_rows.cuh)
 OPERATORS = {
     "add": "Add",
     "sub": "Sub",

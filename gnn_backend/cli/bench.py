@@ -32,6 +32,10 @@ def attention(
     dtype: Annotated[str, typer.Option(help="float32, bfloat16, float16; several with commas.")] = (
         "float32"
     ),
+    operator: Annotated[str, typer.Option(help="gatv2, gat or dot.")] = "gatv2",
+    variants: Annotated[
+        bool, typer.Option(help="Also with dropout and with edge features, on a GPU.")
+    ] = False,
     heads: Annotated[int, typer.Option(min=1)] = 2,
     dim: Annotated[int, typer.Option(min=1, help="Width of a head.")] = 64,
     in_dim: Annotated[int, typer.Option(min=1, help="Input width of the whole layers.")] = 128,
@@ -49,7 +53,7 @@ def attention(
     ] = False,
     repeats: Annotated[int, typer.Option(min=1, help="Samples; the median counts.")] = 7,
 ) -> None:
-    """GATv2 attention: the yardstick, this package, stock layers and rivals in one run."""
+    """An attention operator: the yardstick, this package, stock layers and rivals in one run."""
     if device is not None:
         output.check_choice("--device", device, tuple(_DEFAULT_GRAPHS))
     dtypes = _checked_dtypes(dtype)
@@ -57,12 +61,17 @@ def attention(
     import torch
 
     from gnn_backend.bench import attention as benchmark
+    from gnn_backend.bench.attention_operators import OPERATORS
     from gnn_backend.bench.hosts import Shape
+
+    output.check_choice("--operator", operator, tuple(OPERATORS))
 
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     if device == "cuda" and not torch.cuda.is_available():
         output.fail("--device cuda: torch finds no CUDA device; use --device cpu")
     settings = benchmark.Settings(
+        operator=operator,
+        variants=variants,
         shape=Shape(in_dim, dim, heads),
         device=device,
         dtypes=dtypes,

@@ -8,6 +8,7 @@ from rich.table import Table
 
 from gnn_backend.bench.attention import RATIO_LIMITS, VARIANT_LIMITS
 from gnn_backend.bench.attention_operators import AttentionOperator, operator
+from gnn_backend.bench.shapes import medians
 
 _LAYERS = (
     ("pyg", "PyG {layer}, stock"),
@@ -91,3 +92,25 @@ def _ratio_table(op: AttentionOperator, document: dict[str, Any]) -> Table:
 
 def _ms(value: float) -> str:
     return f"{value:.4f}" if value < 1 else f"{value:,.2f}"
+
+
+def shape_tables(document: dict[str, Any]) -> list[Table]:
+    """For each graph, operator and ratio a table of heads by width; medians in its caption."""
+    rows, tables = document["shapes"], []
+    for name, middle in medians(rows).items():
+        own = [row for row in rows if row["operator"] == name]
+        dims = sorted({row["dim"] for row in own})
+        for ratio, (_, _, limit) in operator(name).ratios().items():
+            bound = f" (<= {limit})" if limit else ""
+            table = Table(
+                title=f"{name}: {ratio.replace('_', ' ')}{bound}",
+                caption=f"median {middle[ratio]:.2f}; {document['date']}",
+            )
+            table.add_column("graph, heads")
+            for dim in dims:
+                table.add_column(f"dim {dim}", justify="right")
+            for at in dict.fromkeys((row["graph"], row["heads"]) for row in own):
+                found = {r["dim"]: r[ratio] for r in own if (r["graph"], r["heads"]) == at}
+                table.add_row(f"{at[0]}, {at[1]}", *(f"{found[d]:.2f}" for d in dims))
+            tables.append(table)
+    return tables

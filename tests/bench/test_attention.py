@@ -116,6 +116,24 @@ def test_other_operators(graph_file: Path, pretend_gpu: None, name: str) -> None
     assert "turbo_gnn" not in row
 
 
+def test_shapes(graph_file: Path, pretend_gpu: None) -> None:
+    from gnn_backend.bench import shapes, tables
+
+    chosen = shapes.Settings(("gatv2",), heads=(1, 2), dims=(16, 7), device="cpu")
+    with override(cpu_target="emulator"):
+        document = shapes.run([str(graph_file)], chosen, lambda line: None)
+    json.dumps(document)
+    sizes = [(row["heads"], row["dim"]) for row in document["shapes"]]
+    assert sizes == [(1, 16), (1, 7), (2, 16), (2, 7)]
+    exact, scaled = document["shapes"][0], document["shapes"][1]
+    assert exact["forward_over_g1"] == 1.0 and exact["forward_ms"] == 1.0
+    assert scaled["forward_over_g1"] == pytest.approx(16 / 7, abs=1e-3)
+    middle = shapes.medians(document["shapes"])["gatv2"]
+    assert middle["forward_over_g1"] == pytest.approx((1 + 16 / 14) / 2, abs=1e-3)
+    titles = [table.title for table in tables.shape_tables(document)]
+    assert titles[0] == "gatv2: forward over g1 (<= 1.3)" and len(titles) == 2
+
+
 def test_a_different_yardstick_voids_its_ratios(graph_file: Path, pretend_gpu: None) -> None:
     file = graph_file.with_name("other.py")
     file.write_text("def limits(*a, **k):\n    return {'float32': {'g1': 2.0, 'g2': 1.0}}\n")
@@ -193,6 +211,7 @@ def test_turbo_gnn_where_it_is_installed(
     [
         (["attention", "--device", "tpu"], "expected one of cuda, cpu"),
         (["attention", "--operator", "mean"], "expected one of gatv2, gat, dot"),
+        (["shapes", "--heads", "two"], "expected positive numbers"),
         (["attention", "--dtype", "int4"], "expected names among"),
         (["show", "missing.json"], "no such file"),
     ],

@@ -102,7 +102,7 @@ def shapes(
 ) -> None:
     """Attention operators at many head counts and widths, against the yardstick, on a GPU."""
     output.check_choice("--dtype", dtype, _DTYPES[:3])
-    sizes = {"heads": _sizes("--heads", heads), "dims": _sizes("--dims", dims)}
+    head_counts, widths = _sizes("--heads", heads), _sizes("--dims", dims)
     _check_results_file(json_file)
     import torch
 
@@ -113,7 +113,9 @@ def shapes(
         output.check_choice("--operator", name, tuple(OPERATORS))
     if not torch.cuda.is_available():
         output.fail("bench shapes: torch finds no CUDA device, and these kernels need one")
-    settings = benchmark.Settings(operators=tuple(_listed(operator)), dtype=dtype, **sizes)
+    settings = benchmark.Settings(
+        operators=tuple(_listed(operator)), heads=head_counts, dims=widths, dtype=dtype
+    )
     _keep(benchmark.run(_listed(graph), settings, output.note), json_file)
 
 

@@ -50,6 +50,10 @@ class Config:
     min_edges : int
         Graphs with fewer edges run the stock code (reason ``too-small``).
         ``GNN_BACKEND_MIN_EDGES``.
+    autotune : bool
+        Measure launch settings on the first call of a kind instead of taking the fitted ones, and
+        remember them in ``cache_dir``; see :mod:`gnn_backend.runtime.autotune`.
+        ``GNN_BACKEND_AUTOTUNE`` (0 or 1).
     log : {"debug", "info", "warning", "error"}
         Level of the ``gnn_backend`` logger. ``GNN_BACKEND_LOG``.
     test_data : Path or None
@@ -71,6 +75,7 @@ class Config:
     kernel_path: tuple[Path, ...] = ()
     verify_rtol: float = 2e-5
     min_edges: int = 0
+    autotune: bool = False
     log: str = "warning"
     test_data: Path | None = None
     emulator_lane_order: str = "forward"
@@ -140,6 +145,7 @@ _VARIABLES: dict[str, tuple[Callable[[str], Any], str]] = {
     "kernel_path": (_paths, f"paths separated by {os.pathsep!r}"),
     "verify_rtol": (float, "a number above 0"),
     "min_edges": (int, "a count of edges, 0 or more"),
+    "autotune": (_flag, "0 or 1"),
     "log": (str.lower, _one_of("log")),
     "test_data": (_path, _PATH),
     "emulator_lane_order": (str, _LANE_ORDERS),

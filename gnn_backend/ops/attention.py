@@ -12,7 +12,7 @@ from torch import Tensor
 from gnn_backend.errors import Unsupported, invalid
 from gnn_backend.graph import Graph
 from gnn_backend.ops.functors import FUNCTORS, Functor
-from gnn_backend.runtime.launch import Engine, engine_for
+from gnn_backend.runtime.launch import Cotangents, Engine, Saved, engine_for
 
 _ALIGNMENT = 16  # bytes; the kernels read rows in 16-byte accesses
 
@@ -84,7 +84,7 @@ class _SoftmaxAttention(torch.autograd.Function):
         *operands: Tensor,
     ) -> Tensor:
         ready = {n: kernel_ready(t) for n, t in zip(functor.operands, operands, strict=True)}
-        out, lse = engine.softmax_forward(functor, graph, ready, scalars)
+        out, lse, _ = engine.softmax_forward(functor, graph, ready, scalars)
         ctx.graph, ctx.functor, ctx.scalars, ctx.engine = graph, functor, scalars, engine
         ctx.save_for_backward(*operands, out, lse)
         return out
@@ -108,8 +108,8 @@ class _SoftmaxAttention(torch.autograd.Function):
         else:
             ready = {n: kernel_ready(t) for n, t in zip(names, operands, strict=True)}
             grads = ctx.engine.softmax_backward(
-                functor, graph, ready, ctx.scalars, out, lse, kernel_ready(grad_out),
-                frozenset(needed),
+                functor, graph, ready, ctx.scalars, Saved(out, lse),
+                Cotangents(kernel_ready(grad_out)), frozenset(needed),
             )  # fmt: skip
         return (None, None, None, None, *(grads.get(name) for name in names))
 

@@ -18,7 +18,7 @@ from gnn_backend.graph import Graph
 from gnn_backend.ops.attention import kernel_ready, refuse_batch
 from gnn_backend.ops.functors import Functor
 from gnn_backend.ops.heads import Heads, merge_heads, unmerge_gradient
-from gnn_backend.runtime.launch import Engine, engine_for
+from gnn_backend.runtime.launch import Cotangents, Engine, Saved, engine_for
 
 
 class Projection(NamedTuple):
@@ -169,7 +169,7 @@ def _attend(call: _Call, inputs: _Inputs) -> tuple[Tensor, Tensor, tuple[Tensor,
     _check_projected(x_src, x_dst, inputs.att)
     ready = kernel_ready(x_src), kernel_ready(x_dst)
     operands = _named(call, *ready, kernel_ready(inputs.att))
-    out, lse = call.engine.softmax_forward(call.functor, call.graph, operands, call.scalars)
+    out, lse, _ = call.engine.softmax_forward(call.functor, call.graph, operands, call.scalars)
     return out, lse, ready
 
 
@@ -251,7 +251,13 @@ def _attention_gradients(
     cotangent = kernel_ready(unmerge_gradient(grad, call.heads, out.shape[1]))
     ready = _named(call, x_src, x_dst, kernel_ready(inputs.att))
     return call.engine.softmax_backward(
-        call.functor, call.graph, ready, call.scalars, out, lse, cotangent, wanted
+        call.functor,
+        call.graph,
+        ready,
+        call.scalars,
+        Saved(out, lse),
+        Cotangents(cotangent),
+        wanted,
     )
 
 

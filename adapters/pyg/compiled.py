@@ -14,9 +14,9 @@ from torch import Tensor
 from gnn_backend.adapters.pyg.cache import graph_of
 from gnn_backend.adapters.pyg.edges import Variant, is_edge_list
 from gnn_backend.graph import Graph
-from gnn_backend.ops.attention import kernel_ready
 from gnn_backend.ops.functors import FUNCTORS
-from gnn_backend.runtime.launch import engine_for
+from gnn_backend.ops.softmax_attention import kernel_ready
+from gnn_backend.runtime.launch import Cotangents, Saved, engine_for
 
 _GATV2 = FUNCTORS["gatv2"]
 
@@ -58,7 +58,7 @@ def _forward(
     graph = _graph(x_src, x_dst, edge_index, loops, reverse)
     engine = engine_for(x_src.device, x_src.dtype)
     operands = _ready(x_src, x_dst, att)
-    return engine.softmax_forward(_GATV2, graph, operands, {"negative_slope": slope})
+    return engine.softmax_forward(_GATV2, graph, operands, {"negative_slope": slope})[:2]
 
 
 @_forward.register_fake
@@ -97,9 +97,8 @@ def _backward(
         graph,
         _ready(x_src, x_dst, att),
         {"negative_slope": slope},
-        out,
-        lse,
-        kernel_ready(grad_out),
+        Saved(out, lse),
+        Cotangents(kernel_ready(grad_out)),
         frozenset(names),
     )
     return [grads[name] for name in names]

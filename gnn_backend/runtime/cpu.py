@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from gnn_backend.errors import invalid
+from gnn_backend.errors import Unsupported, invalid
 from gnn_backend.profile import count_launch
 from gnn_backend.runtime import cpu_module, cpu_threads
 from gnn_backend.runtime.cpu_vector import VECTOR_BYTES
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from gnn_backend.graph import Graph
     from gnn_backend.graph.graph import CSR
     from gnn_backend.ops.functors import Functor
+    from gnn_backend.runtime.launch import Cotangents, Saved
+    from gnn_backend.runtime.random import Dropout
 
 BLOCK_WORK = 1 << 17  # features (edges x heads x width) that a block should at least hold
 MAX_BLOCKS = 256
@@ -149,7 +151,10 @@ def softmax_forward(
     graph: Graph,
     operands: Mapping[str, Tensor],
     scalars: Mapping[str, float],
-) -> tuple[Tensor, Tensor]:
+    dropout: Dropout | None = None,
+    *,
+    aggregate: bool = False,
+) -> tuple[Tensor, Tensor, Tensor | None]:
     """Softmax-weighted sum over the in-edges of every destination.
 
     Parameters
@@ -168,6 +173,7 @@ def softmax_forward(
     lse : Tensor [num_dst, H]
         Log-sum-exp of each row's logits (-inf for rows without in-edges), float32, or float64
         for float64 operands.
+    out_edge : None
 
     Raises
     ------
@@ -176,11 +182,12 @@ def softmax_forward(
     KernelCompileError
         The kernel does not compile, or there is no folder to write it to.
     """
+    _refuse(dropout, aggregate)
     call = _Call(functor, graph, operands, scalars)
     rows, dtype = graph.num_dst, operands[call.module.VALUE].dtype
     out, lse = call.empty(rows, call.heads, call.width), call.empty(rows, call.heads)
     if graph.num_edges == 0 or out.numel() == 0:
-        return out.zero_().to(dtype), lse.fill_(-torch.inf)
+        return out.zero_().to(dtype), lse.fill_(-torch.inf), None
     call.launch(
         "forward",
         graph.by_dst,
@@ -190,7 +197,7 @@ def softmax_forward(
         slot_sums=call.slots(call.outputs),
         slot_more=call.slots(2 * call.heads),
     )
-    return out.to(dtype), lse
+    return out.to(dtype), lse, None
 
 
 def softmax_backward(
@@ -198,10 +205,10 @@ def softmax_backward(
     graph: Graph,
     operands: Mapping[str, Tensor],
     scalars: Mapping[str, float],
-    out: Tensor,
-    lse: Tensor,
-    grad_out: Tensor,
+    saved: Saved,
+    cotangents: Cotangents,
     needs: frozenset[str],
+    dropout: Dropout | None = None,
 ) -> dict[str, Tensor]:
     """Gradients of ``softmax_forward`` towards the operands named in ``needs``.
 
@@ -209,9 +216,9 @@ def softmax_backward(
     ----------
     functor, graph, operands, scalars
         As in the forward.
-    out, lse : Tensor
+    saved : Saved
         What the forward returned.
-    grad_out : Tensor [num_dst, H, D]
+    cotangents : Cotangents
     needs : frozenset of str
         Operand names; no work is done for the others.
 
@@ -227,6 +234,8 @@ def softmax_backward(
     KernelCompileError
         A kernel does not compile, or there is no folder to write it to.
     """
+    _refuse(dropout, cotangents.attention is not None)
+    out, lse, grad_out = saved.out, saved.lse, cotangents.out
     unknown = needs - set(operands)
     if unknown:
         raise invalid("needs", "unknown operands", sorted(unknown), f"names of {sorted(operands)}")
@@ -247,6 +256,31 @@ def softmax_backward(
         name: gradient.view(operands[name].shape).to(operands[name].dtype)
         for name, gradient in gradients.items()
     }
+
+
+def softmax_weights(
+    functor: Functor,
+    graph: Graph,
+    operands: Mapping[str, Tensor],
+    scalars: Mapping[str, float],
+    lse: Tensor,
+    dropout: Dropout | None = None,
+) -> Tensor:
+    """Attention weights: not on this target.
+
+    Raises
+    ------
+    Unsupported
+        ``returns-attention``.
+    """
+    raise Unsupported("returns-attention", "there is no CPU kernel for the weights")
+
+
+def _refuse(dropout: Dropout | None, more: bool) -> None:
+    if dropout is not None:
+        raise Unsupported("attention-dropout", "there is no CPU kernel with dropout")
+    if more:
+        raise Unsupported("returns-attention", "there is no CPU kernel for it")
 
 
 def _backward_dst(call: _Call, needs: frozenset[str]) -> dict[str, Tensor]:

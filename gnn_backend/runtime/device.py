@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from gnn_backend.errors import Unsupported
 from gnn_backend.graph import Graph
 from gnn_backend.profile import count_launch
 from gnn_backend.runtime import cuda
@@ -21,6 +22,8 @@ from gnn_backend.runtime.plan import Plan, Side, plan_for
 
 if TYPE_CHECKING:
     from gnn_backend.ops.functors import Functor
+    from gnn_backend.runtime.launch import Cotangents, Saved
+    from gnn_backend.runtime.random import Dropout
 
 TRAVERSAL_ARGS = struct.Struct("<11q4f8q")  # TraversalArgs in kernels/traversal.cuh
 MERGE_ARGS = struct.Struct("<17q")  # MergeArgs in kernels/merge.cuh
@@ -50,7 +53,10 @@ class DeviceEngine:
         graph: Graph,
         operands: Mapping[str, Tensor],
         scalars: Mapping[str, float],
-    ) -> tuple[Tensor, Tensor]:
+        dropout: Dropout | None = None,
+        *,
+        aggregate: bool = False,
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Weighted sum [N_dst, H, D] and its base-2 log-sum-exp [N_dst, H] float32.
 
         The log-sum-exp is up to a constant of the row that the functor leaves out of its scores.
@@ -60,7 +66,7 @@ class DeviceEngine:
         out = operands[functor.src[0]].new_empty(graph.num_dst, heads, plan.dim)
         lse = self._floats(graph.num_dst, heads)
         if not side.blocks:
-            return out, lse
+            return out, lse, None
         partial, stats = 0, 0
         if side.num_slots:
             leading = -(-2 * side.num_slots * heads // 4) * 4  # keeps the partials aligned
@@ -74,7 +80,7 @@ class DeviceEngine:
             numbers = (plan.heads, plan.dim, stats, lse.data_ptr(), 0, 0, 0)
             args = MERGE_ARGS.pack(*merged, *_NO_SIDE, *numbers)
             self._merge(plan, "softmax", side.merge_blocks, args)
-        return out, lse
+        return out, lse, None
 
     def softmax_backward(
         self,
@@ -82,10 +88,10 @@ class DeviceEngine:
         graph: Graph,
         operands: Mapping[str, Tensor],
         scalars: Mapping[str, float],
-        out: Tensor,
-        lse: Tensor,
-        grad_out: Tensor,
+        saved: Saved,
+        cotangents: Cotangents,
         needs: frozenset[str],
+        dropout: Dropout | None = None,
     ) -> dict[str, Tensor]:
         """Gradients of the operands named in ``needs``; no work for the others."""
         plan, fixed = self._prepare(functor, graph, operands, scalars)
@@ -95,7 +101,7 @@ class DeviceEngine:
         by_src = src in needs or param in needs
         few = graph.num_edges < _FEW_EDGES
         work = _Backward(self, plan, fixed, few)
-        work.reads(out, lse, grad_out)
+        work.reads(saved.out, saved.lse, cotangents.out)
         if param in needs:
             work.sums_params(grads[param], plan.src(graph))
         if by_dst:
@@ -109,6 +115,18 @@ class DeviceEngine:
             work.rows("backward_src", plan.src(graph), grads.get(src), first)
         work.merge(last=True)
         return grads
+
+    def softmax_weights(
+        self,
+        functor: Functor,
+        graph: Graph,
+        operands: Mapping[str, Tensor],
+        scalars: Mapping[str, float],
+        lse: Tensor,
+        dropout: Dropout | None = None,
+    ) -> Tensor:
+        """Attention weights [E, H] after dropout: not yet."""
+        raise Unsupported("returns-attention")
 
     def _prepare(
         self,

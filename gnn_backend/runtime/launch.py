@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -12,14 +12,51 @@ from torch import Tensor
 from gnn_backend.config import get_config
 from gnn_backend.errors import Unsupported
 from gnn_backend.graph import Graph
+from gnn_backend.runtime.random import Dropout
 
 if TYPE_CHECKING:
     from gnn_backend.ops.functors import Functor
     from gnn_backend.runtime.device import DeviceEngine
 
 
+class Saved(NamedTuple):
+    """What a forward pass leaves for its backward.
+
+    Attributes
+    ----------
+    out : Tensor [num_dst, H, D]
+    lse : Tensor [num_dst, H]
+        As the engine returned it.
+    out_edge : Tensor [num_dst, H, F], optional
+    """
+
+    out: Tensor
+    lse: Tensor
+    out_edge: Tensor | None = None
+
+
+class Cotangents(NamedTuple):
+    """Gradients of what a forward pass returned, in the operands' dtype.
+
+    Attributes
+    ----------
+    out : Tensor [num_dst, H, D]
+    out_edge : Tensor [num_dst, H, F], optional
+    attention : Tensor [E, H], optional
+        Of the weights after dropout, in the caller's edge order.
+    """
+
+    out: Tensor
+    out_edge: Tensor | None = None
+    attention: Tensor | None = None
+
+
 class Engine(Protocol):
-    """The softmax-weighted passes, on one target."""
+    """The softmax-weighted passes, on one target.
+
+    ``operands`` holds what was given, under the functor's names; edge operands, returned weights
+    and gradients of edge operands are in the caller's edge order.
+    """
 
     def softmax_forward(
         self,
@@ -27,7 +64,12 @@ class Engine(Protocol):
         graph: Graph,
         operands: Mapping[str, Tensor],
         scalars: Mapping[str, float],
-    ) -> tuple[Tensor, Tensor]: ...
+        dropout: Dropout | None = None,
+        *,
+        aggregate: bool = False,
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Weighted sums, log-sum-exp and, with ``aggregate``, weighted sums of edge features."""
+        ...
 
     def softmax_backward(
         self,
@@ -35,11 +77,25 @@ class Engine(Protocol):
         graph: Graph,
         operands: Mapping[str, Tensor],
         scalars: Mapping[str, float],
-        out: Tensor,
-        lse: Tensor,
-        grad_out: Tensor,
+        saved: Saved,
+        cotangents: Cotangents,
         needs: frozenset[str],
-    ) -> dict[str, Tensor]: ...
+        dropout: Dropout | None = None,
+    ) -> dict[str, Tensor]:
+        """Gradients of the operands named in ``needs``."""
+        ...
+
+    def softmax_weights(
+        self,
+        functor: Functor,
+        graph: Graph,
+        operands: Mapping[str, Tensor],
+        scalars: Mapping[str, float],
+        lse: Tensor,
+        dropout: Dropout | None = None,
+    ) -> Tensor:
+        """Attention weights [E, H] after dropout, in the operands' dtype."""
+        ...
 
 
 @lru_cache(maxsize=64)

@@ -10,6 +10,7 @@ from torch import Tensor
 from gnn_backend.graph import Graph
 from gnn_backend.ops.functors import FUNCTORS, Functor
 from gnn_backend.runtime import cpu
+from gnn_backend.runtime.launch import Cotangents, Saved
 
 GATV2 = FUNCTORS["gatv2"]
 SLOPE = {"negative_slope": 0.2}
@@ -57,10 +58,10 @@ def run(
     """Output ("out") and gradients of the engine."""
     if grad_out is None:
         grad_out = cotangent(graph, operands, value)
-    out, lse = cpu.softmax_forward(functor, graph, operands, scalars)
+    out, lse, _ = cpu.softmax_forward(functor, graph, operands, scalars)
     needs = frozenset(operands) if needs is None else needs
     return {"out": out} | cpu.softmax_backward(
-        functor, graph, operands, scalars, out, lse, grad_out, needs
+        functor, graph, operands, scalars, Saved(out, lse), Cotangents(grad_out), needs
     )
 
 

@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from gnn_backend.errors import InvalidArgument
 from gnn_backend.graph import Graph
 from gnn_backend.runtime import cpu
+from gnn_backend.runtime.launch import Cotangents, Saved
 from tests.runtime.cpu_cases import (
     GATV2,
     SLOPE,
@@ -60,7 +61,7 @@ def test_16_bit_operands_are_widened_and_rounded_once(dtype):
     got = run(graph, operands)
     assert all(tensor.dtype == dtype for tensor in got.values())
     assert_close(got, reference(graph, operands), TOLERANCE[dtype])
-    wide, _ = cpu.softmax_forward(GATV2, graph, {k: v.float() for k, v in operands.items()}, SLOPE)
+    wide, *_ = cpu.softmax_forward(GATV2, graph, {k: v.float() for k, v in operands.items()}, SLOPE)
     assert torch.equal(got["out"], wide.to(dtype))
 
 
@@ -115,7 +116,7 @@ def test_hub_is_split_and_merged(many_blocks, seed):
 def test_rows_without_edges_are_zero():
     graph = skewed_graph()
     operands = gatv2_operands(graph, 2, 16)
-    out, lse = cpu.softmax_forward(GATV2, graph, operands, SLOPE)
+    out, lse, _ = cpu.softmax_forward(GATV2, graph, operands, SLOPE)
     empty = graph.by_dst.indptr.diff() == 0
     assert empty.any()
     assert (out[empty] == 0).all()
@@ -193,7 +194,7 @@ def test_row_of_only_minus_infinite_logits_is_nan(many_blocks):
     operands = gatv2_operands(graph, 1, 4)
     operands["att"].fill_(1.0)
     operands["x_src"][:100, 0, 2] = -torch.inf
-    out, _ = cpu.softmax_forward(GATV2, graph, operands, SLOPE)
+    out, *_ = cpu.softmax_forward(GATV2, graph, operands, SLOPE)
     assert out[0].isnan().all()
     assert out[1].isfinite().all()
     assert (out[2] == 0).all()
@@ -206,7 +207,7 @@ def test_chunk_of_only_minus_infinite_logits_is_skipped(many_blocks):
     operands = gatv2_operands(graph, 1, 4)
     operands["att"].fill_(1.0)
     operands["x_src"][40:150, 0, 2] = -torch.inf
-    out, lse = cpu.softmax_forward(GATV2, graph, operands, SLOPE)
+    out, lse, _ = cpu.softmax_forward(GATV2, graph, operands, SLOPE)
     expected = reference(graph, operands)["out"]
     assert expected[0, 0, 2].isnan()
     assert expected[0, 0, [0, 1, 3]].isfinite().all()
@@ -308,7 +309,7 @@ def test_gradcheck():
         @staticmethod
         def forward(ctx, *tensors):
             named = dict(zip(operands, tensors, strict=True))
-            out, lse = cpu.softmax_forward(GATV2, graph, named, SLOPE)
+            out, lse, _ = cpu.softmax_forward(GATV2, graph, named, SLOPE)
             ctx.save_for_backward(*tensors, out, lse)
             return out
 
@@ -317,7 +318,7 @@ def test_gradcheck():
             *tensors, out, lse = ctx.saved_tensors
             named = dict(zip(operands, tensors, strict=True))
             grads = cpu.softmax_backward(
-                GATV2, graph, named, SLOPE, out, lse, grad_out, frozenset(named)
+                GATV2, graph, named, SLOPE, Saved(out, lse), Cotangents(grad_out), frozenset(named)
             )
             return tuple(grads[name] for name in named)
 

@@ -8,44 +8,35 @@ import pytest
 import torch
 
 from gnn_backend.errors import InvalidArgument
-from gnn_backend.graph.build import expand_rows
-from gnn_backend.ops.functors import Functor, softmax_aggregate
+from gnn_backend.ops.functors import Functor
 from gnn_backend.runtime import cpu, cpu_module
 from tests.runtime.cpu_cases import assert_close, reference, run, skewed_graph
 
 FOLDER = Path(__file__).parent / "numba_functors"
 
 
-def _ends(graph):
-    return graph.by_dst.indices.long(), expand_rows(graph.by_dst.indptr, graph.num_edges).long()
+def _dot(edges, operands, scalars):
+    return (operands["k_src"][edges.src] * operands["q_dst"][edges.dst]).sum(-1) * scalars["scale"]
 
 
-def _dot_twin(graph, operands, scalars):
-    src, dst = _ends(graph)
-    logits = (operands["k_src"][src] * operands["q_dst"][dst]).sum(-1) * scalars["scale"]
-    return softmax_aggregate(graph, logits, operands["v_src"][src])
+def _gat(edges, operands, scalars):
+    sums = (operands["el"][edges.src] + operands["er"][edges.dst])[..., 0]
+    return torch.nn.functional.leaky_relu(sums, scalars["negative_slope"])
 
 
-def _gat_twin(graph, operands, scalars):
-    src, dst = _ends(graph)
-    sums = (operands["el"][src] + operands["er"][dst])[..., 0]
-    logits = torch.nn.functional.leaky_relu(sums, scalars["negative_slope"])
-    return softmax_aggregate(graph, logits, operands["x_src"][src])
-
-
-def _functor(name, src, dst, scalar, twin):
-    return Functor(name, src, dst, (), (scalar,), twin, cuda_header="", cuda_type="")
+def _functor(name, src, dst, scalar, value, score):
+    return Functor(name, src, dst, (), (scalar,), value, score, cuda_header="", cuda_type="")
 
 
 CASES = {
     "dot": (
-        _functor("dot", ("k_src", "v_src"), ("q_dst",), "scale", _dot_twin),
+        _functor("dot", ("k_src", "v_src"), ("q_dst",), "scale", "v_src", _dot),
         {"k_src": 12, "v_src": 20, "q_dst": 12},
         {"scale": 0.3},
         "v_src",
     ),
     "gat": (
-        _functor("gat", ("el", "x_src"), ("er",), "negative_slope", _gat_twin),
+        _functor("gat", ("el", "x_src"), ("er",), "negative_slope", "x_src", _gat),
         {"el": 1, "x_src": 18, "er": 1},
         {"negative_slope": 0.2},
         "x_src",

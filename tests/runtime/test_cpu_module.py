@@ -36,7 +36,7 @@ torch.set_num_threads(2)
 graph = skewed_graph()
 operands = gatv2_operands(graph, 2, 16)
 with event.install_recorder("numba:compile") as compiled:
-    out, _ = cpu.softmax_forward(GATV2, graph, operands, SLOPE)
+    out, *_ = cpu.softmax_forward(GATV2, graph, operands, SLOPE)
 loop = cpu_module.run_blocks(parallel=True)
 print(json.dumps({
     "compiled": len(compiled.buffer),

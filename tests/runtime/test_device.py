@@ -13,7 +13,7 @@ from gnn_backend import config
 from gnn_backend.ops.functors import FUNCTORS
 from gnn_backend.profile import profile
 from gnn_backend.runtime import device, emulator, selection
-from gnn_backend.runtime.launch import engine_for
+from gnn_backend.runtime.launch import Cotangents, Saved, engine_for
 from gnn_backend.runtime.selection import Pass, Schedule
 from tests.emulator.support import launch
 from tests.ops.support import NAMES, Problem, check_problem, problem, run, same_bits
@@ -50,9 +50,10 @@ def passes(p: Problem, needs: tuple[str, ...]) -> tuple[Counter[str], Counter[st
     operands = {n: t.detach() for n, t in p.operands.items()}
     call = (FUNCTORS["gatv2"], p.graph, operands, {"negative_slope": p.slope})
     with profile() as forward:
-        out, lse = engine.softmax_forward(*call)
+        out, lse, _ = engine.softmax_forward(*call)
     with profile() as backward:
-        grads = engine.softmax_backward(*call, out, lse, p.cotangent, frozenset(needs))
+        saved, cotangents = Saved(out, lse), Cotangents(p.cotangent)
+        grads = engine.softmax_backward(*call, saved, cotangents, frozenset(needs))
     assert set(grads) == set(needs)
     counts = []
     for record in (forward, backward):

@@ -16,8 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gnn_backend.adapters.dgl import pattern
 from gnn_backend.adapters.dgl.autocast import without_autocast
 from gnn_backend.adapters.dgl.operators import TARGETS, check_operands, relation_of, rows_at, run
+from gnn_backend.adapters.dgl.pending import settled
 from gnn_backend.adapters.dgl.residence import boundary
 from gnn_backend.graph import Graph
 from gnn_backend.ops.broadcast import broadcast
@@ -256,6 +258,7 @@ def _on_edges(
 
 def gspmm(stock: Any, gidx: Any, op: str, reduce_op: str, lhs_data: Any, rhs_data: Any) -> Tensor:
     """``gspmm`` of DGL's PyTorch backend."""
+    lhs_data, rhs_data = settled(lhs_data), settled(rhs_data)
     relation = relation_of(gidx)
     if relation is None:
         return stock(gidx, op, reduce_op, lhs_data, rhs_data)  # type: ignore[no-any-return]
@@ -267,6 +270,7 @@ def gsddmm(
     rhs_target: Any = "v",
 ) -> Tensor:  # fmt: skip
     """``gsddmm`` of DGL's PyTorch backend."""
+    lhs_data, rhs_data = settled(lhs_data), settled(rhs_data)
     relation = relation_of(gidx)
     if relation is None:
         return stock(gidx, op, lhs_data, rhs_data, lhs_target, rhs_target)  # type: ignore[no-any-return]
@@ -322,6 +326,10 @@ def reduce_messages(
     stock: Any, g: Any, op: str, reduce_op: str, lhs_data: Any, rhs_data: Any
 ) -> Any:
     """``dgl.ops.gspmm``, in which stock divides a sum by degrees that it asks for to get a mean."""
+    fused = pattern.attention(g, op, reduce_op, lhs_data, rhs_data)
+    if fused is not None:
+        return fused
+    lhs_data, rhs_data = settled(lhs_data), settled(rhs_data)
     found = _one_relation(g)
     if found is None:
         return stock(g, op, reduce_op, lhs_data, rhs_data)
@@ -334,6 +342,13 @@ def apply_on_edges(
 ) -> Any:  # fmt: skip
     """``dgl.ops.gsddmm``."""
     found = _one_relation(g)
-    if found is None:
-        return stock(g, op, lhs_data, rhs_data, lhs_target, rhs_target)
-    return _on_edges(*found, op, lhs_data, rhs_data, lhs_target, rhs_target)
+
+    def compute(lhs: Any, rhs: Any, left: Any = "u", right: Any = "v") -> Any:
+        if found is None:
+            return stock(g, op, lhs, rhs, left, right)
+        return _on_edges(*found, op, lhs, rhs, left, right)
+
+    put_off = pattern.put_off_scores(g, op, lhs_data, rhs_data, lhs_target, rhs_target, compute)
+    if put_off is not None:
+        return put_off
+    return compute(settled(lhs_data), settled(rhs_data), lhs_target, rhs_target)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from gnn_backend.adapters.dgl.autocast import without_autocast
 from gnn_backend.adapters.dgl.kernels import OPERATORS
+from gnn_backend.adapters.dgl.pending import settled, values_of
 from gnn_backend.adapters.dgl.residence import boundary
 from gnn_backend.adapters.dgl.residence.support import is_resident
 from gnn_backend.graph.build import expand_rows
@@ -243,6 +244,7 @@ def edge_softmax(
     stock: Any, gidx: Any, logits: Tensor, eids: Any = "__ALL__", norm_by: str = "dst"
 ) -> Tensor:
     """``edge_softmax`` of DGL's PyTorch backend."""
+    logits = settled(logits)
     relation = relation_of(gidx)
     if relation is None:
         return stock(gidx, logits, eids, norm_by)
@@ -279,6 +281,7 @@ def edge_softmax_backward(stock: Any, gidx: Any, out: Tensor, sds: Tensor) -> Te
 
 def segment_reduce(stock: Any, op: str, feat: Tensor, offsets: Tensor) -> Any:
     """``_segment_reduce``: (out, arg)."""
+    feat = values_of(feat)
     if not is_resident(feat):
         return stock(op, feat, offsets)
     return run("segment_reduce", op, feat, offsets.to(feat.device))

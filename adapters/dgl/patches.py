@@ -23,6 +23,13 @@ PATCHES = [
             static=f"{_CONV}:static_reason",
         ),
     ),
+    Patch(
+        "dgl",
+        "dgl.ops.edge_softmax",
+        "edge_softmax",
+        "attention_pattern",
+        residence.Seam("gnn_backend.adapters.dgl.pattern:edge_softmax"),
+    ),
     Patch(  # so that a relation's Graph is built once, not at every hg[etype]
         "dgl",
         "dgl.heterograph_index",

@@ -34,7 +34,7 @@ _READS = frozenset(
     getattr(Tensor, name)
     for name in (
         "numpy", "tolist", "item", "data_ptr", "untyped_storage", "__array__", "__dlpack__",
-        "__reduce_ex__", "__deepcopy__", "share_memory_", "pin_memory",
+        "__reduce_ex__", "__deepcopy__",
     )
 )  # fmt: skip
 
@@ -45,8 +45,8 @@ class Recipe:
 
     Attributes
     ----------
-    index : object
-        DGL's index of the graph that they belong to.
+    graph : object
+        What stands for the graph that they belong to.
     key, query : Tensor [num_src, H, D], [num_dst, H, D] or [num_src, D], [num_dst, D]
         With their place in autograd's graph.
     dots, softmax : callable
@@ -59,7 +59,7 @@ class Recipe:
         Of key and query, when the scores were asked for.
     """
 
-    index: Any
+    graph: Any
     key: Tensor
     query: Tensor
     dots: Compute
@@ -135,7 +135,7 @@ class PendingEdges(Tensor):
     ) -> Any:
         with torch._C.DisableTorchFunctionSubclass():
             if func in _READS:
-                args = tree_map_only(PendingEdges, settled, args)
+                args = tree_map_only(PendingEdges, _readable, args)
             return func(*args, **(kwargs or {}))
 
     @classmethod
@@ -164,6 +164,13 @@ class PendingEdges(Tensor):
         return tree_map_only(Tensor, lambda t: met.get(id(t), t), result)
 
 
+def _readable(tensor: PendingEdges) -> Tensor:
+    """The values as they lie in memory, for as long as the tensor lives."""
+    values = tensor.values()
+    tensor.change()  # who has the address may write there
+    return values.requires_grad_() if tensor.requires_grad else values
+
+
 def _scaled(func: Any, tensor: Any, factor: Any) -> PendingEdges | None:
     """Scores times or over a number, still put off; None for anything else."""
     if not isinstance(tensor, PendingEdges) or not isinstance(factor, (int, float)):
@@ -176,31 +183,43 @@ def _scaled(func: Any, tensor: Any, factor: Any) -> PendingEdges | None:
     return PendingEdges(replace(recipe, scale=scale), tuple(tensor.shape))
 
 
-class _PutOff(torch.autograd.Function):
-    """A pending tensor in autograd's graph; its gradient is that of the function it puts off."""
+class _Scores(torch.autograd.Function):
+    """Put-off scores in autograd's graph."""
 
     @staticmethod
     def forward(
-        ctx: Any, recipe: Recipe, shape: tuple[int, ...], function: Compute, *inputs: Tensor
+        ctx: Any, recipe: Recipe, shape: tuple[int, ...], gradients: Compute, *inputs: Tensor
     ) -> Tensor:
-        ctx.function = function
+        ctx.gradients = gradients
         ctx.save_for_backward(*inputs)
         return PendingEdges(recipe, shape)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
+        found = ctx.gradients(*ctx.saved_tensors, grad, ctx.needs_input_grad[3:])
+        return None, None, None, *found
+
+
+class _Weights(torch.autograd.Function):
+    """Put-off weights in autograd's graph; backward computes them to have their gradient."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, recipe: Recipe, shape: tuple[int, ...], softmax: Compute, logits: Tensor
+    ) -> Tensor:
+        ctx.softmax = softmax
+        ctx.save_for_backward(logits)
+        return PendingEdges(recipe, shape)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        (logits,) = ctx.saved_tensors
         again = torch.is_grad_enabled()
-        needed = ctx.needs_input_grad[3:]
         with torch.enable_grad():
-            inputs = [
-                (t if again else t.detach()).view_as(t).requires_grad_(need)
-                if need and not again else t
-                for t, need in zip(ctx.saved_tensors, needed, strict=True)
-            ]  # fmt: skip
-            out = ctx.function(*inputs)
-        wanted = [t for t, need in zip(inputs, needed, strict=True) if need]
-        grads = iter(torch.autograd.grad(out, wanted, grad, create_graph=again))
-        return (None, None, None, *(next(grads) if need else None for need in needed))
+            logits = settled(logits) if again else values_of(logits).detach().requires_grad_()
+            out = ctx.softmax(logits)
+        (found,) = torch.autograd.grad(out, logits, grad, create_graph=again)
+        return None, None, None, found
 
 
 def settled(tensor: Any) -> Any:
@@ -208,32 +227,43 @@ def settled(tensor: Any) -> Any:
     return tensor.clone() if isinstance(tensor, PendingEdges) else tensor
 
 
-def scores(index: Any, key: Tensor, query: Tensor, dots: Compute) -> Tensor:
+def values_of(tensor: Any) -> Any:
+    """The values of a pending tensor, without its place in autograd's graph."""
+    return tensor.values() if isinstance(tensor, PendingEdges) else tensor
+
+
+def scores(
+    graph: Any, num_edges: int, key: Tensor, query: Tensor, dots: Compute,
+    gradients: Callable[..., tuple[Tensor | None, Tensor | None]],
+) -> Tensor:  # fmt: skip
     """Put off ``dots(key, query)``, the dot product of each edge's source and destination.
 
     Parameters
     ----------
-    index : object
-        DGL's index of the graph.
+    graph : object
+        What stands for the graph: later calls are about the same one if it is the same object.
+    num_edges : int
     key, query : Tensor [num_src, H, D], [num_dst, H, D], or without heads
     dots : callable
         Differentiable.
+    gradients : callable
+        ``gradients(key, query, grad, (of_key, of_query))``, those that are needed; differentiable.
     """
-    recipe = Recipe(index, key, query, dots, versions=(_version(key), _version(query)))
-    shape = (int(index.num_edges(0)), *key.shape[1:-1], 1)
-    return _PutOff.apply(recipe, shape, dots, key, query)  # type: ignore[no-any-return]
+    recipe = Recipe(graph, key, query, dots, versions=(_version(key), _version(query)))
+    shape = (num_edges, *key.shape[1:-1], 1)
+    return _Scores.apply(recipe, shape, gradients, key, query)  # type: ignore[no-any-return]
 
 
-def weights(index: Any, logits: PendingEdges, softmax: Compute) -> Tensor | None:
+def weights(graph: Any, logits: PendingEdges, softmax: Compute) -> Tensor | None:
     """Put off ``softmax(logits)``, or None where the logits are not scores of this graph."""
     recipe = logits.recipe
-    if recipe is None or recipe.weights or recipe.index is not index:
+    if recipe is None or recipe.weights or recipe.graph is not graph:
         return None
     recipe = replace(recipe, softmax=softmax, weights=True)
-    return _PutOff.apply(recipe, tuple(logits.shape), softmax, logits)  # type: ignore[no-any-return]
+    return _Weights.apply(recipe, tuple(logits.shape), softmax, logits)  # type: ignore[no-any-return]
 
 
-def attention_of(index: Any, value: Tensor, factor: Any) -> Recipe | None:
+def attention_of(graph: Any, value: Tensor, factor: Any) -> Recipe | None:
     """The recipe of ``factor`` if ``value`` times it, summed, is attention on this graph."""
     if not isinstance(factor, PendingEdges):
         return None
@@ -241,7 +271,7 @@ def attention_of(index: Any, value: Tensor, factor: Any) -> Recipe | None:
     fits = (
         recipe is not None
         and recipe.weights
-        and recipe.index is index
+        and recipe.graph is graph
         and value.shape[1:] == recipe.key.shape[1:]
         and value.dtype == recipe.key.dtype
         and value.device == recipe.key.device

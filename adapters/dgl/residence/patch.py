@@ -359,6 +359,14 @@ PATCHES = [
         "SparseAdam.update",
         Seam(f"{_RESIDENCE}.sparse_optim:update"),
     ),
+    *(
+        _patch(f"dgl.sampling.{module}", name, Seam(f"{_RESIDENCE}.cpu_only:{name}"), also=also)
+        for module, name, also in (
+            ("neighbor", "select_topk", ("dgl.sampling.neighbor:DGLGraph.select_topk",)),
+            ("node2vec_randomwalk", "node2vec_random_walk", ()),
+            ("randomwalks", "pack_traces", ()),
+        )
+    ),
     _transform("to_simple", "simple"),
     _transform("line_graph", "paths"),
     *(_patch("dgl._sparse_ops", f"_{name}", Operator(f"{_OPERATORS}:{name}")) for name in _SPARSE),

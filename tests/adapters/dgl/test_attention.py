@@ -17,6 +17,7 @@ from tests.adapters.attention import check_equals_stock
 from tests.adapters.dgl.helpers import KINDS, falls_back, make_graph
 from tests.adapters.pyg.helpers import normal, pairwise
 
+#: Kernels are for test_on_kernels: here many combinations of arguments are to be right.
 pytestmark = pytest.mark.usefixtures("twin_engine")
 
 WIDTH, EDGE_WIDTH = 6, 3

@@ -16,6 +16,7 @@ pytest.importorskip("torch_geometric")
 from torch_geometric import EdgeIndex
 from torch_geometric.nn import AGNNConv, GATConv, GATv2Conv, TransformerConv
 
+#: Kernels are for test_on_kernels: here many combinations of arguments are to be right.
 pytestmark = pytest.mark.usefixtures("twin_engine")
 
 FEATURES = (6, 5)  # of sources and, for a pair input, of destinations

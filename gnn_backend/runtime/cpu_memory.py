@@ -76,6 +76,18 @@ def shift(typingctx: Any, source: Any, offset: Any) -> Any:
 
 
 @intrinsic
+def optional(typingctx: Any, source: Any, token: Any) -> Any:
+    """The pointer, or None where ``token`` is None: decided when compiled."""
+    if token == types.none:
+        return _absent(types.none, source, token)
+
+    def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return args[0]
+
+    return source(source, token), lower
+
+
+@intrinsic
 def get(typingctx: Any, source: Any, offset: Any) -> Any:
     """The element ``source[offset]``."""
 

@@ -30,7 +30,7 @@ from numba import types
 
 from gnn_backend.config import config
 from gnn_backend.errors import KernelCompileError, invalid
-from gnn_backend.runtime import cpu_memory, cpu_vector
+from gnn_backend.runtime import cpu_memory, cpu_random, cpu_vector
 from gnn_backend.runtime.cache import writable_folder
 
 TEMPLATES = Path(__file__).parent / "numba_templates"
@@ -38,12 +38,22 @@ FUNCTOR = "functor"
 SOFTMAX = (
     "common.py",
     FUNCTOR,
+    "softmax_edges.py",
     "softmax_logits.py",
+    "softmax_slopes.py",
     "softmax_stats.py",
     "softmax_forward.py",
+    "softmax_weights.py",
     "softmax_backward_dst.py",
     "softmax_backward_src.py",
 )
+OPTIONAL = (  # arguments that a kernel is compiled with or without
+    "edge", "edge_bias", "edge_features", "edge_query",
+    "out_edge", "grad_out_edge", "attention", "grad_attention", "dropout",
+    "grad_query", "grad_param", "grad_key", "grad_value",
+    "grad_edge", "grad_edge_bias", "grad_edge_features", "grad_edge_query",
+)  # fmt: skip
+_LIBRARIES = cpu_memory, cpu_random, cpu_vector
 _NAMES = {
     torch.float32: "float32",
     torch.float64: "float64",
@@ -74,21 +84,25 @@ class Variant:
         Of ``indptr``: int32 or int64.
     wide : int
         Vector registers of a wide tile of features: 1, 2 or 4.
-    gradients : frozenset of str
-        Which of grad_query, grad_param, grad_key, grad_value a backward computes.
+    given : frozenset of str
+        Which of the ``OPTIONAL`` arguments are read or written.
+    edge_id : torch.dtype, optional
+        Of the caller's edge numbers; None where they are the positions or are not asked for.
     """
 
     real: torch.dtype
     offset: torch.dtype
     wide: int
-    gradients: frozenset[str] = frozenset()
+    given: frozenset[str] = frozenset()
+    edge_id: torch.dtype | None = None
 
     def text(self) -> str:
         """The lines of ``common.py`` that this variant replaces."""
         real, offset = _NAMES[self.real], _NAMES[self.offset]
         lines = [f"REAL = types.{real}", f"OFFSET = types.{offset}", f"WIDE = {self.wide}"]
-        for name in ("grad_query", "grad_param", "grad_key", "grad_value"):
-            lines.append(f"{name.upper()} = {'REAL' if name in self.gradients else None}")
+        edge_id = None if self.edge_id is None else f"types.{_NAMES[self.edge_id]}"
+        lines.append(f"EDGE_ID = {edge_id}")
+        lines += [f"{n.upper()} = {'REAL' if n in self.given else None}" for n in OPTIONAL]
         return "\n".join(lines) + "\n"
 
 
@@ -126,7 +140,7 @@ def compose(functor: Path, variant: Variant, templates: tuple[str, ...] = SOFTMA
 
 
 def _write_once(text: str, stem: str) -> Path:
-    libraries = [Path(m.__file__ or "").read_text() for m in (cpu_memory, cpu_vector)]
+    libraries = [Path(m.__file__ or "").read_text() for m in _LIBRARIES]
     meaning = "\n".join([text, *libraries, str(cpu_vector.VECTOR_BYTES)])
     digest = hashlib.sha256(meaning.encode()).hexdigest()[:16]
     folder = writable_folder("numba")  # even a file that is there: its machine code lies beside it

@@ -228,23 +228,19 @@ def totals(typingctx: Any, first: Any, second: Any, third: Any, fourth: Any) -> 
 
 
 @intrinsic
-def evens(typingctx: Any, left: Any, right: Any) -> Any:
-    """Lanes 0, 2, 4 ... of two vectors after one another."""
+def halves(typingctx: Any, vector: Any) -> Any:
+    """The lower and the upper half of the lanes."""
+    kind = Vector(vector.dtype, vector.width // 2)
 
     def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        return _shuffle(builder, args[0], args[1], list(range(0, 2 * left.width, 2)))
+        undefined = ir.Constant(args[0].type, ir.Undefined)
+        parts = [
+            _shuffle(builder, args[0], undefined, list(range(start, start + kind.width)))
+            for start in (0, kind.width)
+        ]
+        return context.make_tuple(builder, sig.return_type, parts)
 
-    return left(left, right), lower
-
-
-@intrinsic
-def odds(typingctx: Any, left: Any, right: Any) -> Any:
-    """Lanes 1, 3, 5 ... of two vectors after one another."""
-
-    def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        return _shuffle(builder, args[0], args[1], list(range(1, 2 * left.width, 2)))
-
-    return left(left, right), lower
+    return types.UniTuple(kind, 2)(vector), lower
 
 
 # Vectors of a given width ----------------------------------------------------------------------
@@ -258,13 +254,6 @@ def zeros(typingctx: Any, token: Any, registers: Any) -> Any:
     width = VECTOR_BYTES * 8 // token.dtype.bitwidth * registers.literal_value
     kind = Vector(token.dtype, width)
     return kind(token, registers), lambda context, *_: context.get_constant_null(kind)
-
-
-@intrinsic
-def pair_zero(typingctx: Any, token: Any) -> Any:
-    """A vector of two zeros."""
-    kind = Vector(token.dtype, 2)
-    return kind(token), lambda context, *_: context.get_constant_null(kind)
 
 
 @intrinsic

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from gnn_backend import config
-from gnn_backend.runtime import cpu, selection
+from gnn_backend.runtime import cpu_call, selection
 from gnn_backend.runtime import emulator as emulator_module
 from gnn_backend.runtime.sparse import rows
 
@@ -43,7 +43,7 @@ def split_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 
     def split(chunk: int) -> None:
         monkeypatch.setattr(selection, "chunk_for", lambda *_, **__: chunk)
-        monkeypatch.setattr(cpu, "BLOCK_WORK", chunk)
+        monkeypatch.setattr(cpu_call, "BLOCK_WORK", chunk)
         monkeypatch.setattr(rows, "chunk_of", lambda *_: chunk)
 
     return split

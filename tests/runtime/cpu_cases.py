@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from gnn_backend.graph import Graph
 from gnn_backend.ops.functors import FUNCTORS, Functor
@@ -101,3 +102,16 @@ def assert_close(
             scale = max(reference_[finite].abs().max().item(), 0.1)
             error = (value[finite] - reference_[finite]).abs().max().item() / scale
             assert error <= tolerance, f"{name}: {error:.2e}"
+
+
+class LargestTensor(TorchDispatchMode):
+    """Remembers the bytes of the largest tensor that any torch operation returned."""
+
+    size = 0
+
+    def __torch_dispatch__(self, function, kinds, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        for value in result if isinstance(result, (tuple, list)) else (result,):
+            if isinstance(value, torch.Tensor):
+                self.size = max(self.size, value.numel() * value.element_size())
+        return result

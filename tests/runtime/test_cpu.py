@@ -6,15 +6,15 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from gnn_backend.errors import InvalidArgument
 from gnn_backend.graph import Graph
-from gnn_backend.runtime import cpu
+from gnn_backend.runtime import cpu, cpu_call
 from gnn_backend.runtime.launch import Cotangents, Saved
 from tests.runtime.cpu_cases import (
     GATV2,
     SLOPE,
+    LargestTensor,
     assert_close,
     cotangent,
     gatv2_operands,
@@ -35,7 +35,7 @@ SHAPES = [(1, 1), (3, 1), (2, 8), (3, 16), (2, 17), (4, 32), (2, 64), (1, 100), 
 @pytest.fixture
 def many_blocks(monkeypatch):
     """Cut even small graphs into many blocks, so that rows are split."""
-    monkeypatch.setattr(cpu, "BLOCK_WORK", 1)
+    monkeypatch.setattr(cpu_call, "BLOCK_WORK", 1)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -174,7 +174,7 @@ INJECTIONS = {
 @pytest.mark.parametrize("slope", [0.2, 0.0, 2.0])
 @pytest.mark.parametrize("name", INJECTIONS)
 def test_infinities_and_nan_go_where_stock_puts_them(name, slope, blocks, monkeypatch):
-    monkeypatch.setattr(cpu, "BLOCK_WORK", blocks)
+    monkeypatch.setattr(cpu_call, "BLOCK_WORK", blocks)
     graph = skewed_graph()
     operands = gatv2_operands(graph, 2, 20, torch.float64)
     grad_out = cotangent(graph, operands)
@@ -261,7 +261,9 @@ def test_only_needed_gradients_are_computed(monkeypatch, needs, kernels):
     operands = gatv2_operands(graph, 2, 16)
     expected = run(graph, operands)
     launched = []
-    monkeypatch.setattr(cpu, "count_launch", lambda target, name: launched.append((target, name)))
+    monkeypatch.setattr(
+        cpu_call, "count_launch", lambda target, name: launched.append((target, name))
+    )
     got = run(graph, operands, needs=frozenset(needs))
     assert set(got) == needs | {"out"}
     assert all(torch.equal(got[name], expected[name]) for name in got)
@@ -280,8 +282,8 @@ def test_merges_are_launched_only_for_split_rows(monkeypatch):
     graph = skewed_graph()
     operands = gatv2_operands(graph, 2, 16)
     launched = []
-    monkeypatch.setattr(cpu, "count_launch", lambda target, name: launched.append(name))
-    monkeypatch.setattr(cpu, "BLOCK_WORK", 1)
+    monkeypatch.setattr(cpu_call, "count_launch", lambda target, name: launched.append(name))
+    monkeypatch.setattr(cpu_call, "BLOCK_WORK", 1)
     cpu.softmax_forward(GATV2, graph, operands, SLOPE)
     assert launched == ["forward", "merge_forward"]
 
@@ -324,19 +326,6 @@ def test_gradcheck():
 
     leaves = [tensor.requires_grad_() for tensor in operands.values()]
     assert torch.autograd.gradcheck(Attention.apply, leaves, eps=1e-6, atol=1e-6)
-
-
-class LargestTensor(TorchDispatchMode):
-    """Remembers the bytes of the largest tensor that any torch operation returned."""
-
-    size = 0
-
-    def __torch_dispatch__(self, function, kinds, args=(), kwargs=None):
-        result = function(*args, **(kwargs or {}))
-        for value in result if isinstance(result, (tuple, list)) else (result,):
-            if isinstance(value, torch.Tensor):
-                self.size = max(self.size, value.numel() * value.element_size())
-        return result
 
 
 def test_nothing_edge_wise_is_allocated():

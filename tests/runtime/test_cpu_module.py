@@ -28,10 +28,10 @@ PROCESS = """
 import json, sys, time
 import torch
 from numba.core import event
-from gnn_backend.runtime import cpu, cpu_module
+from gnn_backend.runtime import cpu, cpu_call, cpu_module
 from tests.runtime.cpu_cases import GATV2, SLOPE, gatv2_operands, skewed_graph
 
-cpu.BLOCK_WORK = 1
+cpu_call.BLOCK_WORK = 1
 torch.set_num_threads(2)
 graph = skewed_graph()
 operands = gatv2_operands(graph, 2, 16)

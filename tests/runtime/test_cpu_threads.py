@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from gnn_backend.runtime import cpu, cpu_threads
+from gnn_backend.runtime import cpu, cpu_call, cpu_threads
 from tests.runtime.cpu_cases import GATV2, SLOPE, gatv2_operands, run, skewed_graph
 
 fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
@@ -22,7 +22,7 @@ fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this syste
 
 @pytest.fixture(autouse=True)
 def many_blocks_on_two_threads(monkeypatch):
-    monkeypatch.setattr(cpu, "BLOCK_WORK", 1)
+    monkeypatch.setattr(cpu_call, "BLOCK_WORK", 1)
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     yield
@@ -152,9 +152,9 @@ def _script(body: str, **environment: str) -> str:
     root = Path(__file__).parents[2]
     setup = (
         "import torch, threading, numba\n"
-        "from gnn_backend.runtime import cpu, cpu_threads\n"
+        "from gnn_backend.runtime import cpu, cpu_call, cpu_threads\n"
         "from tests.runtime.cpu_cases import *\n"
-        "cpu.BLOCK_WORK = 1; torch.set_num_threads(2)\n"
+        "cpu_call.BLOCK_WORK = 1; torch.set_num_threads(2)\n"
         "graph = skewed_graph(edges=3000); operands = gatv2_operands(graph, 2, 16)\n"
         "def work():\n"
         "    for _ in range(5): run(graph, operands)\n"

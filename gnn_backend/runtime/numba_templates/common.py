@@ -23,8 +23,13 @@ from gnn_backend.runtime.cpu_vector import first_lanes, lanes, zeros
 # variant: replaced when composed
 REAL = types.float32  # what is computed in
 OFFSET = types.int32  # of indptr
+EDGE_ID = None  # of edge_ids; None: edges are in the caller's order, or nothing asks for it
 WIDE = 4  # vector registers of a wide tile
-GRAD_QUERY = GRAD_PARAM = GRAD_KEY = GRAD_VALUE = types.float32  # None: not needed
+# Optional arguments; None: not given, or not needed.
+EDGE = EDGE_BIAS = EDGE_FEATURES = EDGE_QUERY = None
+OUT_EDGE = GRAD_OUT_EDGE = ATTENTION = GRAD_ATTENTION = DROPOUT = None
+GRAD_QUERY = GRAD_PARAM = GRAD_KEY = GRAD_VALUE = types.float32
+GRAD_EDGE = GRAD_EDGE_BIAS = GRAD_EDGE_FEATURES = GRAD_EDGE_QUERY = None
 # end of variant
 
 NEIGHBOR = types.int32
@@ -33,25 +38,29 @@ INTEGER = 0
 FLAGS = {"contract", "nsz", "arcp", "afn"}  # never nnan or ninf; no reassoc: the order is ours
 AHEAD = 8  # neighbours between the one in use and the one being fetched into the cache
 OPTIONS = {"fastmath": FLAGS, "error_model": "numpy"}  # 1 / 0 is inf, not an exception
-inline = njit(forceinline=True, **OPTIONS)  # type: ignore[call-overload]
+# Nothing calls these from Python; their wrappers would take a third of the compilation.
+_BARE = {"forceinline": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+inline = njit(**_BARE, **OPTIONS)  # type: ignore[call-overload]
 
 Arguments = namedtuple(
     "Arguments",
-    "indptr indices key query param value grad_out stats out lse "
-    "grad_query grad_param grad_key grad_value "
-    "slot_sums slot_more slot_row buffers scalars "
-    "rows edges heads key_width width blocks buffer_stride",
+    "indptr indices edge_ids key query param value out lse grad_out stats edge edge_bias "
+    "edge_features edge_query out_edge grad_out_edge attention grad_attention grad_query "
+    "grad_param grad_key grad_value grad_edge grad_edge_bias grad_edge_features "
+    "grad_edge_query slot_sums slot_more slot_edge slot_row buffers scalars rows edges "
+    "heads key_width width blocks buffer_stride feature_width feature_stride feature_head "
+    "dropout_seed dropout_offset dropout_threshold",
 )
 
 
 @inline
 def arguments(address):
     """Read the arguments of a kernel, in the order of ``Arguments``."""
-    scalars = field(address, 18, REAL)
+    scalars = field(address, 32, REAL)
     return Arguments(
         field(address, 0, OFFSET),
         field(address, 1, NEIGHBOR),
-        field(address, 2, REAL),
+        field(address, 2, EDGE_ID),
         field(address, 3, REAL),
         field(address, 4, REAL),
         field(address, 5, REAL),
@@ -59,22 +68,42 @@ def arguments(address):
         field(address, 7, REAL),
         field(address, 8, REAL),
         field(address, 9, REAL),
-        field(address, 10, GRAD_QUERY),
-        field(address, 11, GRAD_PARAM),
-        field(address, 12, GRAD_KEY),
-        field(address, 13, GRAD_VALUE),
-        field(address, 14, REAL),
-        field(address, 15, REAL),
-        field(address, 16, SLOT_ROW),
-        field(address, 17, REAL),
+        field(address, 10, REAL),
+        field(address, 11, EDGE),
+        field(address, 12, EDGE_BIAS),
+        field(address, 13, EDGE_FEATURES),
+        field(address, 14, EDGE_QUERY),
+        field(address, 15, OUT_EDGE),
+        field(address, 16, GRAD_OUT_EDGE),
+        field(address, 17, ATTENTION),
+        field(address, 18, GRAD_ATTENTION),
+        field(address, 19, GRAD_QUERY),
+        field(address, 20, GRAD_PARAM),
+        field(address, 21, GRAD_KEY),
+        field(address, 22, GRAD_VALUE),
+        field(address, 23, GRAD_EDGE),
+        field(address, 24, GRAD_EDGE_BIAS),
+        field(address, 25, GRAD_EDGE_FEATURES),
+        field(address, 26, GRAD_EDGE_QUERY),
+        field(address, 27, REAL),
+        field(address, 28, REAL),
+        field(address, 29, REAL),
+        field(address, 30, SLOT_ROW),
+        field(address, 31, REAL),
         (get(scalars, 0), get(scalars, 1), get(scalars, 2), get(scalars, 3)),
-        field(address, 19, INTEGER),
-        field(address, 20, INTEGER),
-        field(address, 21, INTEGER),
-        field(address, 22, INTEGER),
-        field(address, 23, INTEGER),
-        field(address, 24, INTEGER),
-        field(address, 25, INTEGER),
+        field(address, 33, INTEGER),
+        field(address, 34, INTEGER),
+        field(address, 35, INTEGER),
+        field(address, 36, INTEGER),
+        field(address, 37, INTEGER),
+        field(address, 38, INTEGER),
+        field(address, 39, INTEGER),
+        field(address, 40, INTEGER),
+        field(address, 41, INTEGER),
+        field(address, 42, INTEGER),
+        field(address, 43, INTEGER),
+        field(address, 44, INTEGER),
+        field(address, 45, INTEGER),
     )
 
 
@@ -159,12 +188,16 @@ def for_tiles(body, width, args):
 
 @inline
 def clear(row, n):
+    if row is None:
+        return
     for k in range(n):
         put(row, k, 0.0)
 
 
 @inline
 def scale(row, n, factor):
+    if row is None:
+        return
     for k in range(n):
         put(row, k, get(row, k) * factor)
 
@@ -190,9 +223,11 @@ def fetch_ahead(table, at, like, nbrs, k, reach, stride):
 
 
 @inline
-def weighted_sum_tile(at, like, mask, row, weights, n, nbrs, table, stride):
-    """row += sum_k weights[k] * table[neighbour k]."""
+def weighted_sum_tile(at, like, mask, row, weights, chunk, table, stride, fetch):
+    """row += sum_k weights[k] * table[neighbour k]; ``fetch`` (or None): rows not yet in cache."""
     sums = load(row, at, like, mask)
-    for k in range(n):
-        sums += load(table, neighbor(nbrs, k, stride) + at, like, mask) * get(weights, k)
+    for k in range(chunk.n):
+        if fetch is not None:
+            fetch_ahead(table, at, like, chunk.nbrs, k, chunk.reach, stride)
+        sums += load(table, neighbor(chunk.nbrs, k, stride) + at, like, mask) * get(weights, k)
     store(row, at, sums, mask)

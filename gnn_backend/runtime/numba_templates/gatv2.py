@@ -1,4 +1,4 @@
-"""GATv2: logit = sum_d att[d] * leaky_relu(x_src[d] + x_dst[d]), value = x_src."""
+"""GATv2: logit = sum_d att[d] * leaky_relu(x_src[d] + x_dst[d] + edge[d]), value = x_src."""
 
 # mypy: disable-error-code=no-untyped-def
 
@@ -7,7 +7,11 @@ from gnn_backend.runtime.numba_templates.common import inline
 
 # Which operand plays which role. The value is the key itself, so that each row is read once.
 KEY, QUERY, PARAM, VALUE = "x_src", "x_dst", "att", "x_src"
+EDGE_ROWS, EDGE_TERM = "edge", None
 VALUE_IS_KEY = True
+KEY_IS_SCALAR = False
+
+logit_slope = None
 
 
 @inline
@@ -15,6 +19,12 @@ def term(key, query, param, scalars):
     """What one feature adds to the logit."""
     z = key + query
     return param * where(z > 0.0, z, z * scalars[0])
+
+
+@inline
+def logit(total, bias, scalars):
+    """The logit itself."""
+    return total
 
 
 @inline

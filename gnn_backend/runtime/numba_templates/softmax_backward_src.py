@@ -20,24 +20,31 @@ from gnn_backend.runtime.numba_templates.common import (
     slot_target,
     weighted_sum_tile,
 )
-from gnn_backend.runtime.numba_templates.gatv2 import VALUE_IS_KEY, finish_key, key_slope
-from gnn_backend.runtime.numba_templates.softmax_logits import (
-    EDGES,
-    compute_products,
-    softmax_slopes,
-    subtract_stats,
+from gnn_backend.runtime.numba_templates.gatv2 import (
+    KEY_IS_SCALAR,
+    VALUE_IS_KEY,
+    finish_key,
+    key_slope,
+)
+from gnn_backend.runtime.numba_templates.softmax_edges import EDGES, chunk_at, edge_position
+from gnn_backend.runtime.numba_templates.softmax_logits import EdgeSide, Side, asked_features
+from gnn_backend.runtime.numba_templates.softmax_slopes import (
+    DotSide,
+    add_total,
+    backward_buffers,
+    chunk_slopes,
 )
 
 
 @inline
-def slopes_by_src_tile(at, like, mask, slopes, n, nbrs, stride, operands, key_sums):
+def slopes_by_src_tile(at, like, mask, slopes, chunk, side, stride, key_sums):
     """Gradient sum of a source row towards its key, before ``finish_key``."""
-    query, key, param, scalars, _ = operands
-    x, a = load(key, at, like, mask), load(param, at, like, mask)
+    x, a = load(side.row, at, like, mask), load(side.param, at, like, mask)
     sums = load(key_sums, at, like, mask)
-    for k in range(n):
-        q = load(query, neighbor(nbrs, k, stride) + at, like, mask)
-        sums += key_slope(x, q, a, scalars) * get(slopes, k)
+    for k in range(chunk.n):
+        q = load(side.table, neighbor(chunk.nbrs, k, stride) + at, like, mask)
+        q += load(side.edge, edge_position(side.edge, chunk, k, stride) + at, like, mask)
+        sums += key_slope(x, q, a, side.scalars) * get(slopes, k)
     store(key_sums, at, sums, mask)
 
 
@@ -50,32 +57,44 @@ def finish_key_tile(at, like, mask, row, key_sums, param, scalars):
 
 
 @inline
+def source_sides(a, key, value, h):
+    """What logits and weight gradients are computed of, by source."""
+    at, value_at, edge_at = h * a.key_width, h * a.width, h * a.feature_width
+    edge, scalars = shift(a.edge, at), a.scalars
+    side = Side(shift(a.query, at), shift(key, at), shift(a.param, at), edge, scalars, True)
+    dot_side = DotSide(shift(a.grad_out, value_at), shift(value, value_at))
+    asked, summed = a.edge_query, a.grad_out_edge
+    edge_side = EdgeSide(asked_features(a, asked, h), None, shift(asked, edge_at))
+    edge_dot_side = EdgeSide(asked_features(a, summed, h), None, shift(summed, edge_at))
+    return side, dot_side, edge_side, edge_dot_side
+
+
+@inline
 def backward_src_edges(a, row, begin, end, key_sums, value_sums, buffer):
     """Gradients towards one source row over edges begin..end."""
-    products, weights, slopes = buffer, shift(buffer, 2 * EDGES), shift(buffer, 3 * EDGES)
+    b = backward_buffers(buffer)
     key_stride, stride = a.heads * a.key_width, a.heads * a.width
     key = shift(a.key, row * key_stride)
     value = key if VALUE_IS_KEY else shift(a.value, row * stride)
     clear(key_sums, key_stride)
     clear(value_sums, stride)
     for e in range(begin, end, EDGES):
-        n = min(end - e, EDGES)
-        nbrs, reach = shift(a.indices, e), a.edges - e - 1
+        chunk = chunk_at(a, e, end)
         for h in range(a.heads):
             at, value_at = h * a.key_width, h * a.width
-            operands = (shift(a.query, at), shift(key, at), shift(a.param, at), a.scalars, True)
-            grad_out = shift(a.grad_out, value_at)
-            dot_args = (grad_out, shift(value, value_at))
-            compute_products(a, products, n, nbrs, reach, operands, dot_args)
-            subtract_stats(products, n, nbrs, shift(a.stats, 2 * h), a.heads)
-            softmax_slopes(products, n, weights, slopes)
-            sum_args = (shift(value_sums, value_at), weights, n, nbrs, grad_out, stride)
+            sides = source_sides(a, key, value, h)
+            chunk_slopes(a, b, chunk, h, sides, shift(a.stats, 2 * h), True)
+            grad_out, head_sums = sides[1].table, shift(value_sums, value_at)
+            sum_args = (head_sums, b.weights, chunk, grad_out, stride, None)
             for_tiles(weighted_sum_tile, a.width, sum_args)
-            args = (slopes, n, nbrs, key_stride, operands, shift(key_sums, at))
-            for_tiles(slopes_by_src_tile, a.key_width, args)
+            if KEY_IS_SCALAR:
+                add_total(key_sums, at, b.slopes, chunk.n)
+            else:
+                args = (b.slopes, chunk, sides[0], key_stride, shift(key_sums, at))
+                for_tiles(slopes_by_src_tile, a.key_width, args)
     if end > begin:  # 0 times an infinite parameter would be NaN
-        row = value_sums if VALUE_IS_KEY else key_sums
-        for_tiles(finish_key_tile, key_stride, (row, key_sums, a.param, a.scalars))
+        row_sums = value_sums if VALUE_IS_KEY else key_sums
+        for_tiles(finish_key_tile, key_stride, (row_sums, key_sums, a.param, a.scalars))
 
 
 def backward_src(block, address):

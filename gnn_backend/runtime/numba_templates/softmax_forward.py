@@ -9,6 +9,7 @@ import numpy as np
 from gnn_backend.runtime.cpu_memory import get, put, shift
 from gnn_backend.runtime.cpu_vector import total, zeros
 from gnn_backend.runtime.numba_templates.common import (
+    DROPOUT,
     REAL,
     add_scaled,
     arguments,
@@ -19,53 +20,82 @@ from gnn_backend.runtime.numba_templates.common import (
     inline,
     row_edges,
     scale,
+    slot_target,
     weighted_sum_tile,
 )
 from gnn_backend.runtime.numba_templates.gatv2 import VALUE_IS_KEY
-from gnn_backend.runtime.numba_templates.softmax_logits import (
+from gnn_backend.runtime.numba_templates.softmax_edges import (
     EDGES,
+    chunk_at,
+    keep_factors,
+    multiply,
+    weighted_edges_tile,
+)
+from gnn_backend.runtime.numba_templates.softmax_logits import (
+    asked_features,
     base_of,
+    compute_logits,
     exponentials,
     largest,
-    logits_tile,
+    row_sides,
 )
+
+FETCH_VALUE = None if VALUE_IS_KEY else True
+KEEP_AT, STATE_AT = 2 * EDGES, 6 * EDGES  # in the buffer of a block
 
 
 @inline
-def forward_edges(a, row, begin, end, sums, state, logits):
+def forward_edges(a, row, begin, end, sums, edge_sums, state, logits):
     """Softmax over edges begin..end of a row: sums [H, D]; state [H, 2] of (maximum, weight)."""
-    key_stride, stride = a.heads * a.key_width, a.heads * a.width
-    value = a.key if VALUE_IS_KEY else a.value
-    query = shift(a.query, row * key_stride)
-    clear(sums, stride)
+    bias, keep_buffer = shift(logits, EDGES), shift(logits, KEEP_AT)
+    clear(sums, a.heads * a.width)
+    clear(edge_sums, a.heads * a.feature_width)
     for h in range(a.heads):
         put(state, 2 * h, -np.inf)
         put(state, 2 * h + 1, 0.0)
     for e in range(begin, end, EDGES):
-        n = min(end - e, EDGES)
-        nbrs, reach = shift(a.indices, e), a.edges - e - 1
+        chunk = chunk_at(a, e, end)
         for h in range(a.heads):
-            at = h * a.key_width
-            clear(logits, n)
-            logit_args = (shift(a.key, at), shift(query, at), shift(a.param, at), a.scalars, None)
-            args = (logits, n, nbrs, reach, key_stride, logit_args)
-            for_tiles(logits_tile, a.key_width, args)
+            side, edge_side = row_sides(a, row, h)
+            compute_logits(a, logits, bias, chunk, h, side, edge_side)
             old = get(state, 2 * h)
-            top = largest(logits, n, old)
+            top = largest(logits, chunk.n, old)
             base = base_of(top)
-            weight = exponentials(logits, n, base)
-            head_sums = shift(sums, h * a.width)
+            weight = exponentials(logits, chunk.n, base)
             factor = math.exp(old - base) if top > old and e > begin else 1.0
-            if factor != 1.0:
-                scale(head_sums, a.width, factor)
             put(state, 2 * h, top)
             put(state, 2 * h + 1, weight + get(state, 2 * h + 1) * factor)
-            sum_args = (head_sums, logits, n, nbrs, shift(value, h * a.width), stride)
-            for_tiles(weighted_sum_tile, a.width, sum_args)
+            multiply(logits, chunk.n, keep_factors(DROPOUT, a, chunk, h, keep_buffer))
+            add_values(a, chunk, h, logits, factor, sums)
+            add_features(a, chunk, h, logits, factor, edge_sums)
 
 
 @inline
-def finish_softmax(a, row, sums, state, empty):
+def add_values(a, chunk, h, weights, factor, sums):
+    """sums = sums * factor + the weighted values of a chunk, of one head."""
+    value, stride = a.key if VALUE_IS_KEY else a.value, a.heads * a.width
+    head_sums = shift(sums, h * a.width)
+    if factor != 1.0:
+        scale(head_sums, a.width, factor)
+    args = (head_sums, weights, chunk, shift(value, h * a.width), stride, FETCH_VALUE)
+    for_tiles(weighted_sum_tile, a.width, args)
+
+
+@inline
+def add_features(a, chunk, h, weights, factor, sums):
+    """The same of the features of the edges, where they are aggregated."""
+    if sums is None:
+        return
+    head_sums = shift(sums, h * a.feature_width)
+    if factor != 1.0:
+        scale(head_sums, a.feature_width, factor)
+    features = asked_features(a, sums, h)
+    args = (head_sums, weights, chunk, features, a.feature_stride)
+    for_tiles(weighted_edges_tile, a.feature_width, args)
+
+
+@inline
+def finish_softmax(a, row, sums, edge_sums, state, empty):
     """Normalise the sums of a row in place and write its log-sum-exp."""
     for h in range(a.heads):
         top, weight = get(state, 2 * h), get(state, 2 * h + 1)
@@ -74,13 +104,14 @@ def finish_softmax(a, row, sums, state, empty):
         put(a.lse, row * a.heads + h, lse)
         if not empty:
             scale(shift(sums, h * a.width), a.width, 1.0 / weight)
+            scale(shift(edge_sums, h * a.feature_width), a.feature_width, 1.0 / weight)
 
 
 def forward(block, address):
     """Out [rows, H, D] and log-sum-exp [rows, H] of the rows in a block; by_dst CSR."""
     a = arguments(address)
     logits = shift(a.buffers, block * a.buffer_stride)
-    stride = a.heads * a.width
+    stride, edge_stride = a.heads * a.width, a.heads * a.feature_width
     bounds = block_bounds(block, a)
     clear_slots(block, a)
     slot = 2 * block
@@ -88,19 +119,34 @@ def forward(block, address):
         begin, end, whole = row_edges(row, bounds, a)
         if row == bounds[2] and begin == end:
             break
-        sums, state = shift(a.out, row * stride), shift(logits, EDGES)
+        sums, state = shift(a.out, row * stride), shift(logits, STATE_AT)
+        edge_sums = shift(a.out_edge, row * edge_stride)
         if not whole:
             sums = shift(a.slot_sums, slot * stride)
+            edge_sums = slot_target(a.slot_edge, slot * edge_stride, edge_sums)
             state = shift(a.slot_more, slot * a.heads * 2)
             put(a.slot_row, slot, row)
             slot += 1
-        forward_edges(a, row, begin, end, sums, state, logits)
+        forward_edges(a, row, begin, end, sums, edge_sums, state, logits)
         if whole:
-            finish_softmax(a, row, sums, state, begin == end)
+            finish_softmax(a, row, sums, edge_sums, state, begin == end)
 
 
 @inline
-def merge_head(a, slot, stop, h, sums, state):
+def merge_sums(a, slot, stop, h, base, slot_sums, target, width):
+    """Add the partial sums of one head in slots slot..stop, each scaled to the maximum ``base``."""
+    if target is None:
+        return
+    clear(target, width)
+    for s in range(slot, stop):
+        if get(a.slot_row, s) >= 0:
+            at = s * a.heads + h
+            factor = math.exp(get(a.slot_more, 2 * at) - base)
+            add_scaled(target, width, shift(slot_sums, at * width), factor)
+
+
+@inline
+def merge_head(a, slot, stop, h, sums, edge_sums, state):
     """Combine the partial softmaxes of one head in slots slot..stop, all of one row."""
     top = get(a.slot_more, 2 * (slot * a.heads + h))
     for s in range(slot, stop):
@@ -108,13 +154,12 @@ def merge_head(a, slot, stop, h, sums, state):
         top = other if get(a.slot_row, s) >= 0 and other > top else top
     base = base_of(top)
     weight = total(zeros(REAL, 1))
-    clear(sums, a.width)
     for s in range(slot, stop):
         if get(a.slot_row, s) >= 0:
-            at = s * a.heads + h
-            factor = math.exp(get(a.slot_more, 2 * at) - base)
-            weight += get(a.slot_more, 2 * at + 1) * factor
-            add_scaled(sums, a.width, shift(a.slot_sums, at * a.width), factor)
+            at = 2 * (s * a.heads + h)
+            weight += get(a.slot_more, at + 1) * math.exp(get(a.slot_more, at) - base)
+    merge_sums(a, slot, stop, h, base, a.slot_sums, sums, a.width)
+    merge_sums(a, slot, stop, h, base, a.slot_edge, edge_sums, a.feature_width)
     put(state, 2 * h, top)
     put(state, 2 * h + 1, weight)
 
@@ -131,7 +176,10 @@ def merge_forward(block, address):
             stop += 1
         if row >= 0:
             sums = shift(a.out, row * a.heads * a.width)
+            edge_sums = shift(a.out_edge, row * a.heads * a.feature_width)
             for h in range(a.heads):
-                merge_head(a, slot, stop, h, shift(sums, h * a.width), a.buffers)
-            finish_softmax(a, row, sums, a.buffers, False)
+                head_sums = shift(sums, h * a.width)
+                head_edge_sums = shift(edge_sums, h * a.feature_width)
+                merge_head(a, slot, stop, h, head_sums, head_edge_sums, a.buffers)
+            finish_softmax(a, row, sums, edge_sums, a.buffers, False)
         slot = stop

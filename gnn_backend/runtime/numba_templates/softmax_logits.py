@@ -6,17 +6,17 @@ itself. By destination the key is gathered (``swap`` is None), by source the que
 
 # mypy: disable-error-code=no-untyped-def
 
+from collections import namedtuple
+
 import numpy as np
 
-from gnn_backend.runtime.cpu_memory import get, load, put, store
+from gnn_backend.runtime.cpu_memory import get, load, optional, put, shift, store
 from gnn_backend.runtime.cpu_vector import (
     active,
-    evens,
     exponential,
     first_lanes,
+    halves,
     lanes,
-    odds,
-    pair_zero,
     total,
     totals,
     zeros,
@@ -29,18 +29,25 @@ from gnn_backend.runtime.numba_templates.common import (
     inline,
     neighbor,
 )
-from gnn_backend.runtime.numba_templates.gatv2 import VALUE_IS_KEY, term
+from gnn_backend.runtime.numba_templates.gatv2 import (
+    KEY_IS_SCALAR,
+    logit,
+    logit_slope,
+    term,
+)
+from gnn_backend.runtime.numba_templates.softmax_edges import (
+    edge_dot_part,
+    edge_position,
+    edge_scalars,
+    fetch_edge_ahead,
+)
 
-EDGES = 32  # neighbours at a time: two gathered tiles of them stay in the first-level cache
+# What one head of a row reads, as pointers to its first feature: the gathered table, the row,
+# the parameter, an edge tensor; and which side is gathered.
+Side = namedtuple("Side", "table row param edge scalars swap")
 
-
-@inline
-def logit_part(offset, like, mask, table, fixed, a, scalars, swap):
-    """A tile of the terms of one neighbour's logit."""
-    gathered = load(table, offset, like, mask)
-    if swap is None:
-        return active(term(gathered, fixed, a, scalars), mask)
-    return active(term(fixed, gathered, a, scalars), mask)
+# Features of the edges, and the row they are multiplied with: of the row itself, or ``swapped``.
+EdgeSide = namedtuple("EdgeSide", "features row swapped")
 
 
 @inline
@@ -48,128 +55,167 @@ def add_to(buffer, at, vector):
     store(buffer, at, load(buffer, at, vector, None) + vector, None)
 
 
+# ------------------------------------------------------------------ sums over features
+
+
 @inline
-def logits_tile(at, like, mask, logits, n, nbrs, reach, stride, logit_args):
-    """logits[k] += this tile's part of the logit of neighbour k."""
-    table, row, param, scalars, swap = logit_args
+def totals_tile(at, like, mask, sums, chunk, row, param, part, part_args):
+    """sums[k] += the sum over this tile of what ``part`` gives for neighbour k."""
     fixed, a = load(row, at, like, mask), load(param, at, like, mask)
-    whole = n - n % 4
+    whole = chunk.n - chunk.n % 4
     for k in range(0, whole, 4):
-        for ahead in range(4):
-            fetch_ahead(table, at, like, nbrs, k + ahead, reach, stride)
-        p0 = neighbor(nbrs, k, stride) + at
-        p1 = neighbor(nbrs, k + 1, stride) + at
-        p2 = neighbor(nbrs, k + 2, stride) + at
-        p3 = neighbor(nbrs, k + 3, stride) + at
-        sums = totals(
-            logit_part(p0, like, mask, table, fixed, a, scalars, swap),
-            logit_part(p1, like, mask, table, fixed, a, scalars, swap),
-            logit_part(p2, like, mask, table, fixed, a, scalars, swap),
-            logit_part(p3, like, mask, table, fixed, a, scalars, swap),
+        four = totals(
+            part(at, k, like, mask, chunk, fixed, a, *part_args),
+            part(at, k + 1, like, mask, chunk, fixed, a, *part_args),
+            part(at, k + 2, like, mask, chunk, fixed, a, *part_args),
+            part(at, k + 3, like, mask, chunk, fixed, a, *part_args),
         )
-        add_to(logits, k, sums)
-    for k in range(whole, n):
-        fetch_ahead(table, at, like, nbrs, k, reach, stride)
-        p0 = neighbor(nbrs, k, stride) + at
-        part = logit_part(p0, like, mask, table, fixed, a, scalars, swap)
-        put(logits, k, get(logits, k) + total(part))
+        add_to(sums, k, four)
+    for k in range(whole, chunk.n):
+        one = part(at, k, like, mask, chunk, fixed, a, *part_args)
+        put(sums, k, get(sums, k) + total(one))
 
 
 @inline
-def dots_tile(at, like, mask, products, n, nbrs, reach, stride, dot_args):
-    """products[k, 1] += this tile's part of <table[neighbour k], row>."""
-    table, row = dot_args
-    fixed = load(row, at, like, mask)
-    for k in range(n):
-        fetch_ahead(table, at, like, nbrs, k, reach, stride)
-        gathered = load(table, neighbor(nbrs, k, stride) + at, like, mask)
-        put(products, 2 * k + 1, get(products, 2 * k + 1) + total(gathered * fixed))
-
-
-@inline
-def spaced_logits_tile(at, like, mask, products, n, nbrs, reach, stride, logit_args):
-    """products[k, 0] += this tile's part of the logit of neighbour k."""
-    table, row, param, scalars, swap = logit_args
-    fixed, a = load(row, at, like, mask), load(param, at, like, mask)
-    for k in range(n):
-        fetch_ahead(table, at, like, nbrs, k, reach, stride)
-        offset = neighbor(nbrs, k, stride) + at
-        part = logit_part(offset, like, mask, table, fixed, a, scalars, swap)
-        put(products, 2 * k, get(products, 2 * k) + total(part))
-
-
-@inline
-def products_tile(at, like, mask, products, n, nbrs, reach, stride, logit_args, dot_args):
-    """``spaced_logits_tile`` and ``dots_tile`` in one pass over the neighbours."""
-    table, row, param, scalars, swap = logit_args
-    dot_table, dot_row = dot_args
-    fixed, a = load(row, at, like, mask), load(param, at, like, mask)
-    dot_fixed = load(dot_row, at, like, mask)
-    for k in range(0, n - 1, 2):
-        fetch_ahead(table, at, like, nbrs, k, reach, stride)
-        fetch_ahead(dot_table, at, like, nbrs, k, reach, stride)
-        fetch_ahead(table, at, like, nbrs, k + 1, reach, stride)
-        fetch_ahead(dot_table, at, like, nbrs, k + 1, reach, stride)
-        p0 = neighbor(nbrs, k, stride) + at
-        p1 = neighbor(nbrs, k + 1, stride) + at
+def products_tile(at, like, mask, logits, dots, chunk, side, dot_side, logit_args, dot_args):
+    """``totals_tile`` of logits and of dot products, in one pass over the neighbours."""
+    fixed, a = load(side.row, at, like, mask), load(side.param, at, like, mask)
+    dot_fixed = load(dot_side.row, at, like, mask)
+    for k in range(0, chunk.n - 1, 2):
         sums = totals(
-            logit_part(p0, like, mask, table, fixed, a, scalars, swap),
-            load(dot_table, p0, like, mask) * dot_fixed,
-            logit_part(p1, like, mask, table, fixed, a, scalars, swap),
-            load(dot_table, p1, like, mask) * dot_fixed,
+            logit_part(at, k, like, mask, chunk, fixed, a, *logit_args),
+            logit_part(at, k + 1, like, mask, chunk, fixed, a, *logit_args),
+            dot_part(at, k, like, mask, chunk, dot_fixed, a, *dot_args),
+            dot_part(at, k + 1, like, mask, chunk, dot_fixed, a, *dot_args),
         )
-        add_to(products, 2 * k, sums)
-    if n % 2 == 1:
-        k = n - 1
-        fetch_ahead(table, at, like, nbrs, k, reach, stride)
-        fetch_ahead(dot_table, at, like, nbrs, k, reach, stride)
-        p0 = neighbor(nbrs, k, stride) + at
-        part = logit_part(p0, like, mask, table, fixed, a, scalars, swap)
-        dot = load(dot_table, p0, like, mask) * dot_fixed
-        put(products, 2 * k, get(products, 2 * k) + total(part))
-        put(products, 2 * k + 1, get(products, 2 * k + 1) + total(dot))
+        low, high = halves(sums)
+        add_to(logits, k, low)
+        add_to(dots, k, high)
+    if chunk.n % 2 == 1:
+        k = chunk.n - 1
+        one = logit_part(at, k, like, mask, chunk, fixed, a, *logit_args)
+        dot = dot_part(at, k, like, mask, chunk, dot_fixed, a, *dot_args)
+        put(logits, k, get(logits, k) + total(one))
+        put(dots, k, get(dots, k) + total(dot))
 
 
 @inline
-def compute_products(a, products, n, nbrs, reach, logit_args, dot_args):
-    """products[k] = (logit of neighbour k, <grad_out, value>), of one head."""
-    clear(products, 2 * n)
-    stride = a.heads * a.width
-    if VALUE_IS_KEY:
-        both_args = (products, n, nbrs, reach, stride, logit_args, dot_args)
-        for_tiles(products_tile, a.width, both_args)
-    else:
-        key_args = (products, n, nbrs, reach, a.heads * a.key_width, logit_args)
-        for_tiles(spaced_logits_tile, a.key_width, key_args)
-        for_tiles(dots_tile, a.width, (products, n, nbrs, reach, stride, dot_args))
+def logit_part(at, k, like, mask, chunk, fixed, a, side, stride):
+    """A tile of the terms of one neighbour's logit."""
+    fetch_ahead(side.table, at, like, chunk.nbrs, k, chunk.reach, stride)
+    fetch_edge_ahead(side.edge, at, like, chunk, k, stride)
+    gathered = load(side.table, neighbor(chunk.nbrs, k, stride) + at, like, mask)
+    gathered += load(side.edge, edge_position(side.edge, chunk, k, stride) + at, like, mask)
+    if side.swap is None:
+        return active(term(gathered, fixed, a, side.scalars), mask)
+    return active(term(fixed, gathered, a, side.scalars), mask)
 
 
 @inline
-def subtract_own_stats(products, n, stats):
-    """products[k] -= (log-sum-exp, <grad_out, out>) of the row itself."""
-    fixed = load(stats, 0, pair_zero(REAL), None)
-    for k in range(n):
-        store(products, 2 * k, load(products, 2 * k, fixed, None) - fixed, None)
+def dot_part(at, k, like, mask, chunk, fixed, a, table, stride):
+    """A tile of <table[neighbour k], row>."""
+    fetch_ahead(table, at, like, chunk.nbrs, k, chunk.reach, stride)
+    return load(table, neighbor(chunk.nbrs, k, stride) + at, like, mask) * fixed
+
+
+# ------------------------------------------------------------------ logits of a chunk
 
 
 @inline
-def subtract_stats(products, n, nbrs, stats, heads):
-    """products[k] -= (log-sum-exp, <grad_out, out>) of neighbour k."""
-    for k in range(n):
-        pair = load(stats, neighbor(nbrs, k, 2 * heads), pair_zero(REAL), None)
-        store(products, 2 * k, load(products, 2 * k, pair, None) - pair, None)
+def sum_scores(a, logits, chunk, side):
+    """logits[k] = the sum of the two scores of edge k."""
+    own = get(side.row, 0)
+    for k in range(chunk.n):
+        put(logits, k, get(side.table, neighbor(chunk.nbrs, k, a.heads)) + own)
 
 
 @inline
-def softmax_slopes(products, n, weights, slopes):
-    """weights = p = exp(products[:, 0]); slopes = p * products[:, 1], the loss by each logit."""
+def add_edge_dots(a, sums, chunk, edge_side):
+    """sums[k] += <features of edge k, row of its destination>."""
+    if edge_side.features is None:
+        return
+    width = a.feature_width
+    args = (edge_side.features, a.feature_stride, edge_side.swapped, a.heads * width)
+    tile_args = (sums, chunk, edge_side.row, None, edge_dot_part, args)
+    for_tiles(totals_tile, width, tile_args)
+
+
+@inline
+def finish_logits(logits, n, bias, scalars, inner):
+    """Logits from the sums over features; ``inner``: their derivatives by these sums, or None."""
     like = zeros(REAL, 1)
     for k in range(0, n, lanes(like)):
-        left = load(products, 2 * k, like, None)
-        right = load(products, 2 * k + lanes(like), like, None)
-        p = exponential(evens(left, right))
-        store(weights, k, p, None)
-        store(slopes, k, p * odds(left, right), None)
+        sums, extra = load(logits, k, like, None), load(bias, k, like, None)
+        put_slope(inner, k, sums, extra, scalars)
+        store(logits, k, logit(sums, extra, scalars), None)
+
+
+@inline
+def put_slope(inner, k, sums, extra, scalars):
+    if inner is None:
+        return
+    store(inner, k, logit_slope(sums, extra, scalars), None)
+
+
+@inline
+def add_logit_sums(a, logits, chunk, side):
+    clear(logits, chunk.n)
+    if KEY_IS_SCALAR:
+        sum_scores(a, logits, chunk, side)
+    else:
+        args = (side, a.heads * a.key_width)
+        tile_args = (logits, chunk, side.row, side.param, logit_part, args)
+        for_tiles(totals_tile, a.key_width, tile_args)
+
+
+@inline
+def compute_logits(a, logits, bias, chunk, h, side, edge_side):
+    """Logits of one head of a chunk; ``bias`` is a buffer."""
+    add_logit_sums(a, logits, chunk, side)
+    add_edge_dots(a, logits, chunk, edge_side)
+    extra = edge_scalars(bias, chunk, shift(a.edge_bias, h), a.heads)
+    finish_logits(logits, chunk.n, extra, a.scalars, None)
+
+
+@inline
+def compute_products(a, logits, dots, bias, chunk, h, side, dot_side, edge_side, edge_dot_side):
+    """Logits, and <cotangent, what is summed>, of one head; slopes of the logits in ``bias``."""
+    stride = a.heads * a.width
+    dot_args = (dot_side.table, stride)
+    clear(dots, chunk.n)
+    if KEY_IS_SCALAR:
+        add_logit_sums(a, logits, chunk, side)
+        for_tiles(totals_tile, a.width, (dots, chunk, dot_side.row, None, dot_part, dot_args))
+    else:
+        clear(logits, chunk.n)
+        args = (logits, dots, chunk, side, dot_side, (side, stride), dot_args)
+        for_tiles(products_tile, a.width, args)
+    add_edge_dots(a, logits, chunk, edge_side)
+    add_edge_dots(a, dots, chunk, edge_dot_side)
+    extra = edge_scalars(bias, chunk, shift(a.edge_bias, h), a.heads)
+    finish_logits(logits, chunk.n, extra, a.scalars, optional(bias, logit_slope))
+
+
+@inline
+def row_sides(a, row, h):
+    """The sides of a logit, by destination."""
+    at = h * a.key_width
+    query = shift(a.query, row * a.heads * a.key_width + at)
+    side = Side(shift(a.key, at), query, shift(a.param, at), shift(a.edge, at), a.scalars, None)
+    return side, EdgeSide(
+        asked_features(a, a.edge_query, h),
+        shift(a.edge_query, (row * a.heads + h) * a.feature_width),
+        None,
+    )
+
+
+@inline
+def asked_features(a, asked, h):
+    """Features of the edges, of one head; None where ``asked`` is None."""
+    return optional(shift(a.edge_features, h * a.feature_head), asked)
+
+
+# ------------------------------------------------------------------ softmax
 
 
 @inline

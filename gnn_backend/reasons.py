@@ -19,12 +19,15 @@ REASONS: dict[str, str] = {
     "device": "The tensors are on a device that has no kernels; move them to the CPU or to CUDA.",
     "device-mixed": "Graph, features and parameters are on different devices; move them to one.",
     # Layer options
-    "edge-features": "Edge features enter the attention score, which is not fused yet; the layer "
-    "is exact without edge_dim / edge_attr only.",
-    "attention-dropout": "Attention dropout is active, which is not fused yet; call eval(), or set "
-    "the dropout probability to 0.",
-    "returns-attention": "The attention weights are to be returned, so they have to be "
-    "written for each edge; do not ask for them where they are not needed.",
+    "edge-features": "Edge features are given in a form that the fused path does not read (as "
+    "values of a sparse adjacency, under torch.compile, or to a layer without edge_dim); pass "
+    "edge_index [2, E] and features [E, F].",
+    "edge-weight": "Weights multiply the attention after its softmax, which is not fused; "
+    "leave edge_weight out.",
+    "attention-dropout": "The probability of attention dropout is outside 0..1, or dropout is "
+    "active under torch.compile, where it is not fused; call eval(), or do not compile the layer.",
+    "returns-attention": "The attention weights are to be returned in the order of a sparse "
+    "adjacency's values, or under torch.compile; pass edge_index [2, E], or do not ask for them.",
     "aggr-changed": "The layer's aggregation is not the one that its kernel computes; use the "
     "layer's default aggr.",
     "flow": "flow='target_to_source' is not fused; use the default flow.",

@@ -6,25 +6,30 @@
 // rows alone; no atomics.
 #pragma once
 #include "split_rows.cuh"
+#include "traversal.cuh"
 
 namespace gnnb {
 
 constexpr int REDUCE_COLUMNS = 8;                                     // one 32-byte sector
 constexpr int REDUCE_STEP = MERGE_WARPS * WARP / REDUCE_COLUMNS;      // rows side by side
 
-// Split rows of one direction.
+constexpr int MERGE_SIDES = 4;
+
+// Split rows of one table.
 struct Side {
     const int* heavy_rows;
     const int* heavy_ptr;
     i64 count;                        // split rows
-    const float* partial;             // [slots, H * D]
+    const float* partial;             // [slots, H * dim]
     void* out;                        // rows in storage type T
+    i64 dim;
+    float* lse;                       // [N, H] of softmax, or null; [N, H, 2] if split_lse
 };
 struct MergeArgs {
-    Side side[2];                     // softmax: side[0] only
-    i64 heads, dim;
+    Side side[MERGE_SIDES];           // those after the last have count 0
+    i64 heads, dim;                   // dim: of the parameters
+    i64 split_lse;                    // LogSum in traversal.cuh
     const float2* partial_stats;      // [slots, H], softmax only
-    float* lse;                       // [N, H], softmax only
     const float* param_partials;      // [param_rows, H * D], or null
     i64 param_rows;
     void* param_out;                  // [H * D] in storage type T
@@ -59,7 +64,7 @@ template <int VECTOR> struct SumState {
     }
     __device__ __forceinline__ void add(const MergeArgs& args, const Side& side, int slot, const Place& at) {
         float x[VECTOR];
-        load_columns<VECTOR>(side.partial + (i64)slot * (args.heads * args.dim) + at.column, x);
+        load_columns<VECTOR>(side.partial + (i64)slot * (args.heads * side.dim) + at.column, x);
         #pragma unroll
         for (int i = 0; i < VECTOR; i++) acc[i] += x[i];
     }
@@ -69,7 +74,7 @@ template <int VECTOR> struct SumState {
     }
     template <typename T>
     __device__ __forceinline__ void store(const MergeArgs& args, const Side& side, const Place& at) {
-        store_columns<T, VECTOR>(side.out, at.row * (args.heads * args.dim) + at.column, acc);
+        store_columns<T, VECTOR>(side.out, at.row * (args.heads * side.dim) + at.column, acc);
     }
 };
 
@@ -96,7 +101,7 @@ template <int VECTOR> struct SoftmaxState {
         const float2 stat = __ldg(args.partial_stats + (i64)slot * args.heads + at.head);
         one.top = stat.x;
         one.sum = stat.y;
-        load_columns<VECTOR>(side.partial + (i64)slot * (args.heads * args.dim) + at.column, one.acc);
+        load_columns<VECTOR>(side.partial + (i64)slot * (args.heads * side.dim) + at.column, one.acc);
         merge(one);
     }
     template <typename T>
@@ -104,9 +109,11 @@ template <int VECTOR> struct SoftmaxState {
         const float inverse = 1.f / sum;        // 0 only if every logit is -inf: NaN, as stock
         #pragma unroll
         for (int i = 0; i < VECTOR; i++) acc[i] *= inverse;
-        store_columns<T, VECTOR>(side.out, at.row * (args.heads * args.dim) + at.column, acc);
-        if (at.column == at.head * args.dim)
-            args.lse[at.row * args.heads + at.head] = top + log2_approx(sum);
+        store_columns<T, VECTOR>(side.out, at.row * (args.heads * side.dim) + at.column, acc);
+        if (side.lse == nullptr || at.column != at.head * side.dim) return;
+        const i64 place = at.row * args.heads + at.head;
+        if (args.split_lse) LogSum<true>::store(side.lse, place, top, log2_approx(sum));
+        else LogSum<false>::store(side.lse, place, top, log2_approx(sum));
     }
 };
 
@@ -114,12 +121,12 @@ template <int VECTOR> struct SoftmaxState {
 template <class State, typename T, int VECTOR>
 __device__ __forceinline__ void merge_rows(
     const MergeArgs& args, const Side& side, i64 block, i64 blocks) {
-    const i64 width = args.heads * args.dim;
+    const i64 width = args.heads * side.dim;
     const int lane = threadIdx.x & (WARP - 1);
     for (i64 tile = blockIdx.y; tile * (WARP * VECTOR) < width; tile += gridDim.y) {
         Place at{0, (tile * WARP + lane) * VECTOR, 0};
         const bool inside = at.column < width;
-        if (inside) at.head = at.column / args.dim;
+        if (inside) at.head = at.column / side.dim;
         merge_split_rows<State>(
             side.heavy_ptr, side.count, block, blocks, MERGE_ALONE,
             [&](int begin, int end) {
@@ -140,10 +147,6 @@ __device__ __forceinline__ void merge_rows(
 
 __device__ __forceinline__ i64 merge_blocks(const Side& side) {
     return (side.count + MERGE_WARPS - 1) / MERGE_WARPS;
-}
-
-template <typename T, int VECTOR> __device__ __forceinline__ void merge_softmax(const MergeArgs& args) {
-    merge_rows<SoftmaxState<VECTOR>, T, VECTOR>(args, args.side[0], blockIdx.x, gridDim.x);
 }
 
 // All rows of the parameter partials, columns tile * REDUCE_COLUMNS and on, into one row.
@@ -168,20 +171,34 @@ template <typename T> __device__ __forceinline__ void reduce_columns(const Merge
     }
 }
 
-// Split rows of both directions, and the parameter gradient, in one launch: blockIdx.x counts
-// through the three kinds of work.
-template <typename T, int VECTOR> __device__ __forceinline__ void merge_sum(const MergeArgs& args) {
-    i64 work = blockIdx.x;
-    #pragma unroll
-    for (int s = 0; s < 2; s++) {
-        const i64 blocks = merge_blocks(args.side[s]);
+// The side that block number `work` is for; `work` becomes the block's number past all sides. A side's
+// columns are read VECTOR at a time where its rows allow it.
+template <template <int> class State, typename T, int VECTOR>
+__device__ __forceinline__ bool merge_sides(const MergeArgs& args, i64& work) {
+    #pragma unroll 1
+    for (int s = 0; s < MERGE_SIDES; s++) {
+        const Side side = args.side[s];
+        const i64 blocks = merge_blocks(side);
         if (work < blocks) {
-            merge_rows<SumState<VECTOR>, T, VECTOR>(args, args.side[s], work, blocks);
-            return;
+            if (side.dim % VECTOR == 0) merge_rows<State<VECTOR>, T, VECTOR>(args, side, work, blocks);
+            else merge_rows<State<1>, T, 1>(args, side, work, blocks);
+            return true;
         }
         work -= blocks;
     }
-    if (blockIdx.y == 0) reduce_columns<T>(args, work);
+    return false;
+}
+
+template <typename T, int VECTOR> __device__ __forceinline__ void merge_softmax(const MergeArgs& args) {
+    i64 work = blockIdx.x;
+    merge_sides<SoftmaxState, T, VECTOR>(args, work);
+}
+
+// Split rows of both directions, and the parameter gradient, in one launch: blockIdx.x counts
+// through the kinds of work.
+template <typename T, int VECTOR> __device__ __forceinline__ void merge_sum(const MergeArgs& args) {
+    i64 work = blockIdx.x;
+    if (!merge_sides<SumState, T, VECTOR>(args, work) && blockIdx.y == 0) reduce_columns<T>(args, work);
 }
 
 }  // namespace gnnb

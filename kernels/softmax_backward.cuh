@@ -4,25 +4,42 @@
 // all that the softmax's derivative needs. Mapping, bytes and determinism: traversal.cuh.
 #pragma once
 #include "dots.cuh"
+#include "features.cuh"
 #include "traversal.cuh"
 
 namespace gnnb {
 
-// Softmax weight of an edge from its score and its row's log-sum-exp. A score that is NaN or +inf while
-// the row is finite belongs to a masked edge: where the exact logit is -inf, `score` may give
-// inf - inf, or +inf from an overflow (the forward pass took score_exact). Its weight is 0.
-__device__ __forceinline__ float weight_of(float score, float lse) {
-    return !(score <= LARGEST) && fabsf(lse) <= LARGEST ? 0.f : exp2_approx(score - lse);
+// A row's number for a head, or its partial; x is the same in all lanes of the head.
+template <class S>
+__device__ __forceinline__ void store_scalar(
+    void* table, float* partial, const TraversalArgs& args, const Lane<S>& at, const Task& task, float x) {
+    using T = typename S::T;
+    if (table == nullptr || at.within != 0) return;
+    if (task.slot < 0) static_cast<T*>(table)[(i64)task.row * args.heads + at.head] = Storage<T>::put(x);
+    else partial[(i64)task.slot * args.heads + at.head] = x;
 }
 
-template <class S, int UNROLL>
+// Gradients of a row without edges, which has one task. BY_DST: of a destination.
+template <bool BY_DST, class F, class S, int UNROLL>
 __device__ __forceinline__ void write_zeros(
-    const TraversalArgs& args, const Lane<S>& at, const Owned<S, UNROLL>& own) {
-    if (args.grad == nullptr || !own.exists) return;
+    const TraversalArgs& args, const Lane<S>& at, const FeatureLanes<typename F::Options>& lanes,
+    const Owned<S, UNROLL, typename F::Options>& own) {
+    using O = typename F::Options;
+    if (!own.exists) return;
     float zeros[S::VALUES];
     #pragma unroll
     for (int i = 0; i < S::VALUES; i++) zeros[i] = 0.f;
-    store_row<S>(args.grad, at, own.task.row, zeros);  // an empty row has one task
+    constexpr bool SCALAR = BY_DST && F::SCALARS;      // the row's gradient is a number for each head
+    if (!SCALAR && args.grad != nullptr) store_row<S>(args.grad, at, own.task.row, zeros);
+    if constexpr (F::SECOND)
+        if (!BY_DST && args.second_grad != nullptr) store_row<S>(args.second_grad, at, own.task.row, zeros);
+    if constexpr (F::SCALARS) store_scalar(BY_DST ? args.grad : args.second_grad, nullptr, args, at, own.task, 0.f);
+    if constexpr (BY_DST && O::EdgeFeatures::ANY) {
+        FeatureGrad<O> none;
+        #pragma unroll
+        for (int i = 0; i < none.K; i++) none.grad_query[i] = 0.f;
+        none.store(args, lanes, own.task);
+    }
 }
 
 // A block's sum of parameter gradients, into row blockIdx.x of the partials.
@@ -50,76 +67,145 @@ __device__ __forceinline__ void store_param_grad(
     __syncthreads();
 }
 
-// By destination: gradients of the destination rows and of the parameters, and row_stats for the
+// What edges get by destination, from the lanes that hold their logits: the gradient of the logit's term
+// (`slope` of it in natural units), and what the pass by source needs where there are features.
+template <class F, class S, int UNROLL, class B, class G>
+__device__ __forceinline__ void store_edges(
+    const TraversalArgs& args, const Lane<S>& at, const G& owner, const B& batch, int count,
+    const Spread<S, UNROLL>& term, const Spread<S, UNROLL>& weight) {
+    using O = typename F::Options;
+    using T = typename S::T;
+    #pragma unroll
+    for (int i = 0; i < term.HELD; i++) {
+        if (!owner.writes(at, i, batch.first, count)) continue;
+        const u64 place = (u64)owner.edge[i] * (unsigned)args.heads + at.head;
+        if constexpr (O::LOGIT)
+            if (args.edge.grad_logit != nullptr)
+                static_cast<T*>(args.edge.grad_logit)[place] = Storage<T>::put(term.held[i]);
+        if constexpr (O::EdgeFeatures::ANY)
+            args.edge.pairs[place] = make_float2(weight.held[i], term.held[i]);
+    }
+}
+
+// By destination: gradients of the destination rows, edges and parameters, and row_stats for the
 // pass by source. Warps stride over the tasks, keeping the parameter gradient in registers; each
 // block writes one row of param_partials.
 template <class F, class S, int UNROLL>
 __device__ __forceinline__ void softmax_backward_dst(const TraversalArgs& args) {
+    using O = typename F::Options;
     constexpr int K = S::VALUES;
+    constexpr bool WEIGHTED = O::EdgeFeatures::ANY;    // edges need their weight as well
     const unsigned first_task = (blockIdx.x * (BLOCK / WARP) + threadIdx.x / WARP) * S::TASKS;
     const unsigned step = gridDim.x * (BLOCK / WARP) * S::TASKS;
     const int head_blocks = (int)(args.heads / S::HEADS);
     #pragma unroll 1
     for (int block = blockIdx.y; block < head_blocks; block += gridDim.y) {
         const Lane<S> at(args.heads, args.dim, block);
+        const FeatureLanes<O> lanes(args, block);
         typename F::Params params;
         typename F::ParamGrad param_grad;
         params.load(args, at);
         param_grad.clear();
-        for_tasks<S, UNROLL>(args, at, first_task, step, [&](const Owned<S, UNROLL>& own) {
+        for_tasks<S, UNROLL, O>(args, at, first_task, step, [&](const Owned<S, UNROLL, O>& own) {
             const Task& task = own.task;
             if (own.idle()) {
-                write_zeros(args, at, own);
+                write_zeros<true, F>(args, at, lanes, own);
                 return;
             }
             const i64 stat = (i64)task.row * args.heads + at.head;
-            typename F::Dst dst;
+            typename F::Row row;
             typename F::DstGrad grad;
+            FeatureGrad<O> features;
             Fixed<S> grad_out;
             float delta;
-            dst.template load<true>(args, at, task.row, own.exists);
-            const float lse = args.lse[stat];
+            row.load(args, at, task.row, own.exists);
+            const auto lse = LogSum<O::LOGIT>::load(args.lse, stat);
             {
                 Raw<S> raw, out;
                 raw.template load<true>(args.grad_out, at, task.row, own.exists);
                 out.template load<true>(args.out, at, task.row, own.exists);
                 grad_out.set(raw, at.lane);
-                delta = head_sum<S>(grad_out.dot(out, at.lane));
+                delta = grad_out.dot(out, at.lane);
+                delta = features.load(args, lanes, task.row, own.exists, delta);
+                delta = head_sum<S>(delta);
             }
-            if (own.exists && at.within == 0) args.row_stats[stat] = make_float2(lse, delta);
+            if constexpr (O::COTANGENT) delta += args.edge.row_sums[stat];
+            if (own.exists && at.within == 0) args.row_stats[stat] = make_float2(lse.value, delta);
             grad.clear();
-            for_batches<S, UNROLL>(args.indices, own, at, [&](auto tail, int first, auto& ids) {
+            for_batches<S, UNROLL, O>(args, own, at, [&](auto tail, const auto& batch) {
                 constexpr bool MASKED = decltype(tail)::value;
                 typename F::Src src[UNROLL];
-                load_batch<UNROLL>(args, at, ids, first, task.count, MASKED, src);
+                typename F::Edge edge[UNROLL];
+                FeatureRow<O> feature[UNROLL];
+                load_batch<UNROLL>(args, at, batch.ids, batch.first, task.count, MASKED, src);
+                #pragma unroll
+                for (int u = 0; u < UNROLL; u++) {
+                    const bool live = !MASKED || batch.first + u < task.count;
+                    edge[u].load(args, at, batch, u, live);
+                    feature[u].load(args, lanes, batch, u, live);
+                }
+                Owner<F, S, UNROLL, true> owner;
+                owner.load(args, at, batch, row.scalar());
                 float score[UNROLL], dot[UNROLL];
                 #pragma unroll
                 for (int u = 0; u < UNROLL; u++) {
-                    score[u] = F::score(params, src[u], dst, F::source_score(params, src[u], at), at);
+                    const float source = F::source_score(params, src[u], at);
+                    score[u] = F::score(params, src[u], row, edge[u], source, at);
+                    score[u] = features.score(score[u], feature[u], at.lane);
                     dot[u] = grad_out.dot(F::value(src[u]), at.lane);
+                    dot[u] = features.product(dot[u], feature[u], at.lane);
                 }
                 Spread<S, UNROLL> ds, product;
-                ds.sum(score, at.within);
+                if constexpr (F::DOTS) ds.sum(score, at.within);
                 product.sum(dot, at.within);
                 #pragma unroll
-                for (int i = 0; i < ds.HELD; i++)
-                    ds.held[i] = weight_of(ds.held[i], lse) * (product.held[i] - delta);
+                for (int i = 0; i < ds.HELD; i++) {
+                    const float weight = lse.weight(F::logit(params, ds.held[i], owner.term[i]));
+                    ds.held[i] = weight * (owner.grad_weight(i, product.held[i]) - delta);
+                    ds.held[i] *= F::slope_of(params, owner.term[i]);
+                    if constexpr (WEIGHTED) product.held[i] = owner.kept(i, weight);
+                    if constexpr (F::SCALARS)
+                        if (!MASKED || batch.first + ds.index(at.within, i) < task.count)
+                            grad.total += ds.held[i];
+                }
+                if constexpr (O::LOGIT || WEIGHTED)
+                    store_edges<F, S, UNROLL>(args, at, owner, batch, task.count, ds, product);
+                if constexpr (F::SCALARS && !WEIGHTED) return;
                 #pragma unroll
                 for (int u = 0; u < UNROLL; u++) {
                     const float d = ds.get(u);
-                    if (!MASKED || first + u < task.count)
-                        F::grad_dst_param(src[u], dst, d, grad, param_grad);
+                    const bool live = !MASKED || batch.first + u < task.count;
+                    if constexpr (O::ROWS || WEIGHTED) {
+                        const unsigned number = batch.edge(u);
+                        if constexpr (O::ROWS)
+                            if (live && args.edge.grad_rows != nullptr)
+                                F::store_edge_grad(args, at, params, src[u], row, edge[u], d, number);
+                        if constexpr (WEIGHTED)
+                            features.template add<S>(
+                                args, at, lanes, number, feature[u], product.get(u), d, live);
+                    }
+                    if (!MASKED || batch.first + u < task.count)
+                        F::grad_dst_param(src[u], row, edge[u], d, grad, param_grad);
                 }
             });
-            if (args.grad == nullptr || !own.exists) return;
-            float g[K];
-            grad.finish(args, at, params, g);
-            if (task.slot < 0) store_row<S>(args.grad, at, task.row, g);
-            else store_partial<S>(args.partial, at, task.slot, g);
+            if constexpr (WEIGHTED)
+                if (own.exists) features.store(args, lanes, task);
+            if constexpr (F::SCALARS) {
+                const float total = Spread<S, UNROLL>::sum_owners(grad.total);
+                if (own.exists) store_scalar(args.grad, args.partial, args, at, task, total);
+            } else {
+                if (args.grad == nullptr || !own.exists) return;
+                float g[K];
+                grad.finish(args, at, params, g);
+                if (task.slot < 0) store_row<S>(args.grad, at, task.row, g);
+                else store_partial<S>(args.partial, at, task.slot, g);
+            }
         });
-        if (args.param_partials == nullptr) continue;
-        F::finish_param_dst(params, param_grad);
-        store_param_grad<S>(args.param_partials, at, param_grad.sum);
+        if constexpr (F::PARAMS) {
+            if (args.param_partials == nullptr) continue;
+            F::finish_param_dst(params, param_grad);
+            store_param_grad<S>(args.param_partials, at, param_grad.sum);
+        }
     }
 }
 
@@ -134,11 +220,65 @@ template <class F, class S> struct Reader {
     }
 };
 
+// Weights and logit gradients of a batch by source, computed again: each owner of an edge reads that
+// edge's row statistics, and no other lane.
+template <class F, class S, int UNROLL, class B>
+__device__ __forceinline__ void weigh_again(
+    const TraversalArgs& args, const Lane<S>& at, const typename F::Params& params,
+    const typename F::Source& source, const B& batch, const Reader<F, S> (&reader)[UNROLL],
+    const typename F::Edge (&edge)[UNROLL], Spread<S, UNROLL>& alpha, Spread<S, UNROLL>& ds) {
+    using Logs = LogSum<F::Options::LOGIT>;
+    float2 stats[Spread<S, UNROLL>::HELD];
+    Logs lse[Spread<S, UNROLL>::HELD];
+    #pragma unroll
+    for (int i = 0; i < alpha.HELD; i++) {
+        const int u = alpha.index(at.within, i);
+        int id = batch.ids[0];
+        #pragma unroll
+        for (int n = 1; n < UNROLL; n++) id = u == n ? batch.ids[n] : id;
+        const u64 stat = at.head + (u64)(unsigned)id * (unsigned)args.heads;
+        stats[i] = __ldg(args.row_stats + stat);
+        lse[i] = Logs::gather(args.lse, stat, stats[i].x);
+    }
+    Owner<F, S, UNROLL, false> owner;
+    owner.load(args, at, batch, source.scalar());
+    float score[UNROLL], dot[UNROLL];
+    #pragma unroll
+    for (int u = 0; u < UNROLL; u++) {
+        score[u] = source.score(params, reader[u].dst, edge[u], at);
+        dot[u] = source.value.dot(reader[u].grad_out, at.lane);
+    }
+    if constexpr (F::DOTS) alpha.sum(score, at.within);
+    ds.sum(dot, at.within);
+    #pragma unroll
+    for (int i = 0; i < alpha.HELD; i++) {
+        const float weight = lse[i].weight(F::logit(params, alpha.held[i], owner.term[i]));
+        ds.held[i] = weight * (owner.grad_weight(i, ds.held[i]) - stats[i].y);
+        ds.held[i] *= F::slope_of(params, owner.term[i]);
+        alpha.held[i] = owner.kept(i, weight);
+    }
+}
+
+// The same as the pass by destination left them.
+template <class S, int UNROLL, class B>
+__device__ __forceinline__ void weights_left(
+    const TraversalArgs& args, const Lane<S>& at, const B& batch, Spread<S, UNROLL>& alpha,
+    Spread<S, UNROLL>& ds) {
+    #pragma unroll
+    for (int i = 0; i < alpha.HELD; i++) {
+        const unsigned edge = batch.edge(alpha.index(at.within, i));
+        const float2 pair = __ldg(args.edge.pairs + at.head + (u64)edge * (unsigned)args.heads);
+        alpha.held[i] = pair.x;
+        ds.held[i] = pair.y;
+    }
+}
+
 // By source: gradients of the source rows, and the part of the parameters' that belongs to sources.
 // `indices` are destinations here; args.tasks split the rows of the transposed adjacency. Warps
 // stride over the tasks as by destination.
 template <class F, class S, int UNROLL>
 __device__ __forceinline__ void softmax_backward_src(const TraversalArgs& args) {
+    using O = typename F::Options;
     constexpr int K = S::VALUES;
     const unsigned first_task = (blockIdx.x * (BLOCK / WARP) + threadIdx.x / WARP) * S::TASKS;
     const unsigned step = gridDim.x * (BLOCK / WARP) * S::TASKS;
@@ -146,86 +286,94 @@ __device__ __forceinline__ void softmax_backward_src(const TraversalArgs& args) 
     #pragma unroll 1
     for (int block = blockIdx.y; block < head_blocks; block += gridDim.y) {
         const Lane<S> at(args.heads, args.dim, block);
+        const FeatureLanes<O> lanes(args, block);
         typename F::Params params;
         params.load(args, at);
         // Touched once a task, so kept in shared memory: registers buy more warps.
-        __shared__ float sums[K][BLOCK];
-        #pragma unroll
-        for (int i = 0; i < K; i++) sums[i][threadIdx.x] = 0.f;
-        for_tasks<S, UNROLL>(args, at, first_task, step, [&](const Owned<S, UNROLL>& own) {
+        __shared__ float sums[F::PARAMS ? K : 1][BLOCK];
+        if constexpr (F::PARAMS) {
+            #pragma unroll
+            for (int i = 0; i < K; i++) sums[i][threadIdx.x] = 0.f;
+        }
+        for_tasks<S, UNROLL, O>(args, at, first_task, step, [&](const Owned<S, UNROLL, O>& own) {
             const Task& task = own.task;
             if (own.idle()) {
-                write_zeros(args, at, own);
+                write_zeros<false, F>(args, at, lanes, own);
                 return;
             }
             typename F::Src src;
             typename F::SrcGrad grad;
-            src.template load<true>(args, at, task.row, own.exists);
-            const float source = F::source_score(params, src, at);
-            Fixed<S> value;
-            value.set(F::value(src), at.lane);
+            if constexpr (!O::EdgeFeatures::ANY) src.template load<true>(args, at, task.row, own.exists);
+            typename F::Source source;
+            if constexpr (!O::EdgeFeatures::ANY) source.set(args, at, params, src, task.row);
             grad.clear();
-            for_batches<S, UNROLL>(args.indices, own, at, [&](auto tail, int first, auto& ids) {
+            for_batches<S, UNROLL, O>(args, own, at, [&](auto tail, const auto& batch) {
                 constexpr bool MASKED = decltype(tail)::value;
                 Reader<F, S> reader[UNROLL];
-                load_batch<UNROLL>(args, at, ids, first, task.count, MASKED, reader);
-                // Each owner of an edge reads that edge's statistics, and no other lane.
+                load_batch<UNROLL>(args, at, batch.ids, batch.first, task.count, MASKED, reader);
+                typename F::Edge edge[UNROLL];
+                #pragma unroll
+                for (int u = 0; u < UNROLL; u++)
+                    edge[u].load(args, at, batch, u, !MASKED || batch.first + u < task.count);
                 Spread<S, UNROLL> alpha, ds;
-                float2 stats[alpha.HELD];
-                #pragma unroll
-                for (int i = 0; i < alpha.HELD; i++) {
-                    const int u = alpha.index(at.within, i);
-                    int id = ids[0];
+                if constexpr (O::EdgeFeatures::ANY)
+                    weights_left<S, UNROLL>(args, at, batch, alpha, ds);
+                else
+                    weigh_again<F, S, UNROLL>(args, at, params, source, batch, reader, edge, alpha, ds);
+                if constexpr (F::SCALARS) {
                     #pragma unroll
-                    for (int n = 1; n < UNROLL; n++) id = u == n ? ids[n] : id;
-                    stats[i] = __ldg(args.row_stats + at.head + (u64)(unsigned)id * (unsigned)args.heads);
-                }
-                float score[UNROLL], dot[UNROLL];
-                #pragma unroll
-                for (int u = 0; u < UNROLL; u++) {
-                    score[u] = F::score(params, src, reader[u].dst, source, at);
-                    dot[u] = value.dot(reader[u].grad_out, at.lane);
-                }
-                alpha.sum(score, at.within);
-                ds.sum(dot, at.within);
-                #pragma unroll
-                for (int i = 0; i < alpha.HELD; i++) {
-                    alpha.held[i] = weight_of(alpha.held[i], stats[i].x);
-                    ds.held[i] = alpha.held[i] * (ds.held[i] - stats[i].y);
+                    for (int i = 0; i < ds.HELD; i++)
+                        if (!MASKED || batch.first + ds.index(at.within, i) < task.count)
+                            grad.total += ds.held[i];
                 }
                 #pragma unroll
                 for (int u = 0; u < UNROLL; u++) {
-                    const float a = alpha.get(u), d = ds.get(u);
+                    const float a = alpha.get(u), d = F::SCALARS ? 0.f : ds.get(u);
                     float grad_out[K];
                     reader[u].grad_out.unpack(grad_out);
-                    if (!MASKED || first + u < task.count)
-                        F::grad_src(src, reader[u].dst, grad_out, a, d, grad);
+                    if (!MASKED || batch.first + u < task.count)
+                        F::grad_src(src, reader[u].dst, edge[u], grad_out, a, d, grad);
                 }
             });
-            typename F::ParamGrad param_grad;
-            #pragma unroll
-            for (int i = 0; i < K; i++) param_grad.sum[i] = sums[i][threadIdx.x];
-            F::add_param_src(src, grad, param_grad);
-            #pragma unroll
-            for (int i = 0; i < K; i++) sums[i][threadIdx.x] = param_grad.sum[i];
+            if constexpr (F::PARAMS) {
+                typename F::ParamGrad param_grad;
+                #pragma unroll
+                for (int i = 0; i < K; i++) param_grad.sum[i] = sums[i][threadIdx.x];
+                F::add_param_src(src, grad, param_grad);
+                #pragma unroll
+                for (int i = 0; i < K; i++) sums[i][threadIdx.x] = param_grad.sum[i];
+            }
+            if constexpr (F::SCALARS) {
+                const float total = Spread<S, UNROLL>::sum_owners(grad.total);
+                if (own.exists)
+                    store_scalar(args.second_grad, args.second_partial, args, at, task, total);
+            }
+            if constexpr (F::SECOND) {
+                if (args.second_grad != nullptr && own.exists) {
+                    if (task.slot < 0) store_row<S>(args.second_grad, at, task.row, grad.second);
+                    else store_partial<S>(args.second_partial, at, task.slot, grad.second);
+                }
+            }
             if (args.grad == nullptr || !own.exists) return;
             float g[K];
             grad.finish(args, at, params, g);
             if (task.slot < 0) store_row<S>(args.grad, at, task.row, g);
             else store_partial<S>(args.partial, at, task.slot, g);
         });
-        if (args.param_partials == nullptr) continue;
-        typename F::ParamGrad param_grad;
-        #pragma unroll
-        for (int i = 0; i < K; i++) param_grad.sum[i] = sums[i][threadIdx.x];
-        F::finish_param_src(params, param_grad);
-        store_param_grad<S>(args.param_partials, at, param_grad.sum);
+        if constexpr (F::PARAMS) {
+            if (args.param_partials == nullptr) continue;
+            typename F::ParamGrad param_grad;
+            #pragma unroll
+            for (int i = 0; i < K; i++) param_grad.sum[i] = sums[i][threadIdx.x];
+            F::finish_param_src(params, param_grad);
+            store_param_grad<S>(args.param_partials, at, param_grad.sum);
+        }
     }
 }
 
 // (lse, <grad_out, out>) of every row, when the pass by destination is not needed. A group owns
 // one row; tasks are not read (num_tasks: rows).
-template <class S>
+template <class S, class O>
 __device__ __forceinline__ void softmax_row_stats(const TraversalArgs& args) {
     constexpr int K = S::VALUES;
     const i64 warp = ((i64)blockIdx.x * blockDim.x + threadIdx.x) / WARP;
@@ -245,7 +393,10 @@ __device__ __forceinline__ void softmax_row_stats(const TraversalArgs& args) {
         for (int i = 0; i < K; i++) delta = fmaf(a[i], b[i], delta);
         delta = head_sum<S>(delta);
         const i64 stat = row * args.heads + at.head;
-        if (exists && at.within == 0) args.row_stats[stat] = make_float2(args.lse[stat], delta);
+        if constexpr (O::COTANGENT)
+            if (exists) delta += args.edge.row_sums[stat];
+        if (exists && at.within == 0)
+            args.row_stats[stat] = make_float2(LogSum<O::LOGIT>::load(args.lse, stat).value, delta);
     }
 }
 

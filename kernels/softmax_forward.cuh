@@ -1,43 +1,67 @@
 // Forward pass of the softmax-weighted sum: online softmax, one state a task.
 // Mapping, bytes and determinism: traversal.cuh.
 #pragma once
+#include "features.cuh"
 #include "traversal.cuh"
 
 namespace gnnb {
 
 // Online softmax of one task.
 template <class F, class S> struct Softmax {
+    using O = typename F::Options;
     static constexpr int K = S::VALUES;
     float top, sum, acc[K];
+    FeatureSum<O> features;
 
     __device__ __forceinline__ void clear() {
         top = LOWEST;
         sum = 0.f;
         #pragma unroll
         for (int i = 0; i < K; i++) acc[i] = 0.f;
+        features.clear();
     }
 
     template <bool EXACT, int UNROLL>
     __device__ __forceinline__ void run(
-        const TraversalArgs& args, const Lane<S>& at, const Owned<S, UNROLL>& own,
-        const typename F::Params& params, const typename F::Dst& dst) {
+        const TraversalArgs& args, const Lane<S>& at, const FeatureLanes<O>& lanes,
+        const Owned<S, UNROLL, O>& own, const typename F::Params& params,
+        const typename F::Row& row) {
         const Task& task = own.task;
         clear();
-        for_batches<S, UNROLL>(args.indices, own, at, [&](auto tail, int first, auto& ids) {
+        for_batches<S, UNROLL, O>(args, own, at, [&](auto tail, const auto& batch) {
             constexpr bool MASKED = EXACT || decltype(tail)::value;
             typename F::Src src[UNROLL];
-            load_batch<UNROLL>(args, at, ids, first, task.count, MASKED, src);
-            float score[UNROLL];
+            typename F::Edge edge[UNROLL];
+            FeatureRow<O> feature[UNROLL];
+            load_batch<UNROLL>(args, at, batch.ids, batch.first, task.count, MASKED, src);
             #pragma unroll
-            for (int u = 0; u < UNROLL; u++)
-                score[u] = EXACT ? F::score_exact(args, at, params, src[u], dst)
-                    : F::score(params, src[u], dst, F::source_score(params, src[u], at), at);
+            for (int u = 0; u < UNROLL; u++) {
+                const bool live = !MASKED || batch.first + u < task.count;
+                edge[u].load(args, at, batch, u, live);
+                feature[u].load(args, lanes, batch, u, live);
+            }
+            Owner<F, S, UNROLL, true> owner;
+            owner.load(args, at, batch, row.scalar());
             Spread<S, UNROLL> logit;
-            logit.sum(score, at.within);
+            if constexpr (F::DOTS) {
+                float score[UNROLL];
+                #pragma unroll
+                for (int u = 0; u < UNROLL; u++) {
+                    if constexpr (EXACT) {
+                        score[u] = F::score_exact(args, at, params, src[u], row, edge[u]);
+                    } else {
+                        const float source = F::source_score(params, src[u], at);
+                        score[u] = F::score(params, src[u], row, edge[u], source, at);
+                    }
+                    score[u] = features.score(score[u], feature[u], at.lane);
+                }
+                logit.sum(score, at.within);
+            }
             float most = LOWEST;
             #pragma unroll
             for (int i = 0; i < logit.HELD; i++) {
-                if (MASKED && first + logit.index(at.within, i) >= task.count)
+                logit.held[i] = F::logit(params, logit.held[i], owner.term[i]);
+                if (MASKED && batch.first + logit.index(at.within, i) >= task.count)
                     logit.held[i] = negative_infinity();
                 most = fmaxf(most, logit.held[i]);
             }
@@ -47,6 +71,7 @@ template <class F, class S> struct Softmax {
             for (int i = 0; i < logit.HELD; i++) {
                 logit.held[i] = exp2_approx(logit.held[i] - top);
                 sum += logit.held[i];
+                logit.held[i] = owner.kept(i, logit.held[i]);
             }
             #pragma unroll
             for (int u = 0; u < UNROLL; u++) {
@@ -55,45 +80,54 @@ template <class F, class S> struct Softmax {
                 F::value(src[u]).unpack(v);
                 #pragma unroll
                 for (int i = 0; i < K; i++) acc[i] = fmaf(p, v[i], acc[i]);
+                features.add(p, feature[u]);
             }
         });
         sum = Spread<S, UNROLL>::sum_owners(sum);
     }
 
     __device__ __forceinline__ void rescale(float most) {
-        const float next = fmaxf(top, most), scale = exp2_approx(top - next);
+        const float next = fmaxf(top, most), factor = exp2_approx(top - next);
         top = next;
-        sum *= scale;
+        sum *= factor;
+        scale(factor);
+    }
+    __device__ __forceinline__ void scale(float factor) {
         #pragma unroll
-        for (int i = 0; i < K; i++) acc[i] *= scale;
+        for (int i = 0; i < K; i++) acc[i] *= factor;
+        features.scale(factor);
     }
 };
 
 template <class F, class S, int UNROLL>
 __device__ __forceinline__ void softmax_forward(const TraversalArgs& args) {
-    constexpr int K = S::VALUES;
+    using O = typename F::Options;
     const i64 warp = ((i64)blockIdx.x * blockDim.x + threadIdx.x) / WARP;
     if (warp * S::TASKS >= args.num_tasks) return;
     const int head_blocks = (int)(args.heads / S::HEADS);
     #pragma unroll 1
     for (int block = blockIdx.y; block < head_blocks; block += gridDim.y) {
         const Lane<S> at(args.heads, args.dim, block);
-        Owned<S, UNROLL> own(packed_task(args, at, warp * S::TASKS));
+        const FeatureLanes<O> lanes(args, block);
+        Owned<S, UNROLL, O> own(packed_task(args, at, warp * S::TASKS));
         const Task& task = own.task;
         typename F::Params params;
-        typename F::Dst dst;
+        typename F::Row row;
         Softmax<F, S> state;
         state.clear();
         if (!own.idle()) {
             params.load(args, at);
-            dst.template load<true>(args, at, task.row, own.exists);
+            row.load(args, at, task.row, own.exists);
+            state.features.load(args, lanes, task.row, own.exists);
             own.load_ids(args, at);
-            state.template run<false>(args, at, own, params, dst);
+            state.template run<false>(args, at, lanes, own, params, row);
             // NaN: an infinity in the inputs (or a NaN, which stays). Rare, so one edge at a time
             // is enough, and it costs the fast path no registers.
-            if (__any_sync(ALL_LANES, state.sum != state.sum)) {
-                const Owned<S, 1> again(args, at, own);
-                state.template run<true>(args, at, again, params, dst);
+            if constexpr (F::EXACT) {
+                if (__any_sync(ALL_LANES, state.sum != state.sum)) {
+                    const Owned<S, 1, O> again(args, at, own);
+                    state.template run<true>(args, at, lanes, again, params, row);
+                }
             }
         }
         if (!own.exists) continue;
@@ -101,15 +135,18 @@ __device__ __forceinline__ void softmax_forward(const TraversalArgs& args) {
         if (task.slot < 0) {
             // An empty row is 0; a row whose logits are all -inf has sum 0 and becomes NaN.
             const float inverse = task.count == 0 ? 0.f : 1.f / state.sum;
-            #pragma unroll
-            for (int i = 0; i < K; i++) state.acc[i] = task.count == 0 ? 0.f : state.acc[i] * inverse;
+            state.scale(inverse);
             store_row<S>(args.out, at, task.row, state.acc);
-            if (at.within == 0)
-                args.lse[stat] = task.count == 0 ? 0.f : state.top + log2_approx(state.sum);
+            if (at.within == 0) {
+                const float log_sum = log2_approx(state.sum);
+                LogSum<O::LOGIT>::store(args.lse, stat, task.count == 0 ? 0.f : state.top,
+                                        task.count == 0 ? 0.f : log_sum);
+            }
         } else {
             store_partial<S>(args.partial, at, task.slot, state.acc);
             if (at.within == 0) args.partial_stats[stat] = make_float2(state.top, state.sum);
         }
+        state.features.store(args, lanes, task);
     }
 }
 

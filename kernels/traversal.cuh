@@ -20,7 +20,7 @@
 // score_exact, value, the accumulators DstGrad, ParamGrad, SrcGrad with grad_dst_param and
 // grad_src, and the parameter gradients of both passes.
 #pragma once
-#include "common.cuh"
+#include "edge_terms.cuh"
 
 namespace gnnb {
 
@@ -35,37 +35,82 @@ struct TraversalArgs {
     const void* param[2];
     float scalar[4];
     void* out;                   // forward: written; backward: read
-    float* lse;                  // [N, H] base-2 log-sum-exp, up to a constant of the row
+    float* lse;                  // [N, H] base-2 log-sum-exp, up to a constant of the row; LogSum
     const void* grad_out;
-    float2* row_stats;           // [N, H] (lse, <grad_out, out>), written by destination
+    float2* row_stats;           // [N, H] (LogSum::value, <grad_out, out>), written by destination
     void* grad;                  // gradient of the rows of this direction, or null
     float* param_partials;       // [gridDim.x, H * D], or null
     float* partial;              // [slots, H * D]
     float2* partial_stats;       // [slots, H] (max, sum)
+    void* second_grad;           // of the second table of this direction, or null
+    float* second_partial;       // its partials of split rows
+    EdgeArgs edge;
 };
 
-// Neighbour ids that a group's lanes hold: the first of a task, and later the next to come.
-template <class S, int UNROLL> struct Ids {
+// Neighbour ids that a group's lanes hold: the first of a task, and later the next to come. Where
+// options O need them, with the numbers of the edges, and a bit for each head that dropout keeps.
+template <class S, int UNROLL, class O> struct Ids {
     static constexpr int LOADS = UNROLL > S::GROUP ? UNROLL / S::GROUP : 1;  // ids a lane loads at once
     static constexpr int STEP = LOADS * S::GROUP;
     int id[LOADS];
+    unsigned edge[LOADS], keep[LOADS];
 
     // Those from position `first` of a task on, a multiple of STEP.
-    __device__ __forceinline__ void load(const int* indices, const Task& task, int first, int place) {
-        const int* list = indices + task.begin + place;
+    __device__ __forceinline__ void load(const TraversalArgs& args, const Task& task, int first, int place) {
+        const int* list = args.indices + task.begin + place;
         #pragma unroll
         for (int k = 0; k < LOADS; k++) {
             const int position = first + k * S::GROUP;
-            id[k] = position + place < task.count ? __ldg(list + position) : 0;
+            const bool live = position + place < task.count;
+            id[k] = live ? __ldg(list + position) : 0;
+            if constexpr (NUMBERED<O>)
+                edge[k] = live ? edge_at(args.edge, task.begin + place + position) : 0;
+        }
+    }
+    __device__ __forceinline__ void draw(const TraversalArgs& args, const Lane<S>& at) {
+        if constexpr (O::DROPOUT) {
+            const int first_head = at.head - at.lane % S::GROUP / S::LANES;
+            #pragma unroll
+            for (int k = 0; k < LOADS; k++) keep[k] = kept_heads<S>(args.edge, edge[k], first_head);
+        }
+    }
+    // What the group holds for position first + u, u < UNROLL, which may differ between lanes.
+    template <typename T>
+    static __device__ __forceinline__ T pick(const T (&held)[LOADS], int first, int u) {
+        if constexpr (LOADS == 1) {
+            return __shfl_sync(ALL_LANES, held[0], first % STEP + u, S::GROUP);
+        } else {
+            T found = __shfl_sync(ALL_LANES, held[0], u % S::GROUP, S::GROUP);
+            #pragma unroll
+            for (int k = 1; k < LOADS; k++) {
+                const T other = __shfl_sync(ALL_LANES, held[k], u % S::GROUP, S::GROUP);
+                found = u / S::GROUP == k ? other : found;
+            }
+            return found;
         }
     }
 };
 
+// UNROLL neighbours of a task, from position `first` on.
+template <class S, int UNROLL, class O> struct Batch {
+    using Held = Ids<S, UNROLL, O>;
+    const Held& held;
+    int first;
+    int ids[UNROLL];
+
+    // Of the edge at position first + u: number, neighbour, and what dropout does. All lanes call.
+    __device__ __forceinline__ unsigned edge(int u) const { return Held::pick(held.edge, first, u); }
+    __device__ __forceinline__ int neighbour(int u) const { return Held::pick(held.id, first, u); }
+    __device__ __forceinline__ bool kept(int u, const Lane<S>& at) const {
+        return Held::pick(held.keep, first, u) >> (at.lane % S::GROUP / S::LANES) & 1;
+    }
+};
+
 // The task of this lane's group and its first neighbours; `exists` is false past the last task.
-template <class S, int UNROLL> struct Owned {
+template <class S, int UNROLL, class O> struct Owned {
     Task task;
     bool exists;
-    Ids<S, UNROLL> ids;
+    Ids<S, UNROLL, O> ids;
 
     __device__ __forceinline__ explicit Owned(const int4& packed) : task(unpack_task(packed)) {
         exists = task.row >= 0;
@@ -74,25 +119,24 @@ template <class S, int UNROLL> struct Owned {
     // With other batches.
     template <int OTHER>
     __device__ __forceinline__ Owned(
-        const TraversalArgs& args, const Lane<S>& at, const Owned<S, OTHER>& own)
+        const TraversalArgs& args, const Lane<S>& at, const Owned<S, OTHER, O>& own)
         : task(own.task), exists(own.exists) {
         load_ids(args, at);
     }
     __device__ __forceinline__ void load_ids(const TraversalArgs& args, const Lane<S>& at) {
-        ids.load(args.indices, task, 0, at.lane % S::GROUP);
+        ids.load(args, task, 0, at.lane % S::GROUP);
     }
     // No group of the warp has an edge, so that rows are written without reading anything.
     __device__ __forceinline__ bool idle() const { return !__any_sync(ALL_LANES, task.count > 0); }
 };
 
-// Call body(masked, first, ids) for every batch of UNROLL neighbours: `first` is the position of
-// the batch in the task, ids its neighbour ids. Batches that are whole in all groups of the warp
-// come with Flag<false>; in the others positions past the end have id 0 and are to be masked.
-// Every lane of the warp takes part until the longest task of the warp is done.
-template <class S, int UNROLL, class Body>
+// Call body(masked, batch) for every batch of UNROLL neighbours. Batches that are whole in all groups
+// of the warp come with Flag<false>; in the others positions past the end have neighbour and edge 0
+// and are to be masked. Every lane of the warp takes part until the longest task of the warp is done.
+template <class S, int UNROLL, class O, class Body>
 __device__ __forceinline__ void for_batches(
-    const int* indices, const Owned<S, UNROLL>& own, const Lane<S>& at, Body body) {
-    using Held = Ids<S, UNROLL>;
+    const TraversalArgs& args, const Owned<S, UNROLL, O>& own, const Lane<S>& at, Body body) {
+    using Held = Ids<S, UNROLL, O>;
     const Task& task = own.task;
     int longest = task.count, shortest = task.count;
     #pragma unroll
@@ -106,19 +150,20 @@ __device__ __forceinline__ void for_batches(
     for (int first = 0; first < longest; first += UNROLL) {
         if (first % Held::STEP == 0) {
             mine = ahead;
-            ahead.load(indices, task, first + Held::STEP, place);
+            ahead.load(args, task, first + Held::STEP, place);
+            mine.draw(args, at);
         }
-        int ids[UNROLL];
+        Batch<S, UNROLL, O> batch{mine, first, {}};
         #pragma unroll
         for (int u = 0; u < UNROLL; u++) {
             const int from = Held::LOADS == 1 ? first % Held::STEP + u : u % S::GROUP;
             const int held = mine.id[Held::LOADS == 1 ? 0 : u / S::GROUP];
-            ids[u] = __shfl_sync(ALL_LANES, held, from, S::GROUP);
+            batch.ids[u] = __shfl_sync(ALL_LANES, held, from, S::GROUP);
         }
         const bool whole = S::TIGHT ? __all_sync(ALL_LANES, first + UNROLL <= task.count)
                                     : first + UNROLL <= shortest;
-        if (whole) body(Flag<false>(), first, ids);
-        else body(Flag<true>(), first, ids);
+        if (whole) body(Flag<false>(), batch);
+        else body(Flag<true>(), batch);
     }
 }
 
@@ -134,25 +179,25 @@ __device__ __forceinline__ int4 packed_task(
 // Call body(own) for the tasks first, first + step, ... of a warp. Tasks are loaded two ahead and
 // their first neighbours one ahead, so that short tasks do not wait for them; where registers are
 // short, tasks one ahead and neighbours after the task before.
-template <class S, int UNROLL, class Body>
+template <class S, int UNROLL, class O, class Body>
 __device__ __forceinline__ void for_tasks(
     const TraversalArgs& args, const Lane<S>& at, unsigned first, unsigned step, Body body) {
     const int place = at.lane % S::GROUP;
     int4 next = packed_task(args, at, first), after;
     if constexpr (!S::TIGHT) after = packed_task(args, at, first + step);
-    Ids<S, UNROLL> ids;
-    ids.load(args.indices, unpack_task(next), 0, place);
+    Ids<S, UNROLL, O> ids;
+    ids.load(args, unpack_task(next), 0, place);
     #pragma unroll 1
     for (unsigned index = first; index < (unsigned)args.num_tasks; index += step) {
-        Owned<S, UNROLL> own(next);
+        Owned<S, UNROLL, O> own(next);
         own.ids = ids;
         if constexpr (S::TIGHT) {
             next = packed_task(args, at, index + step);
             body(own);
-            ids.load(args.indices, unpack_task(next), 0, place);
+            ids.load(args, unpack_task(next), 0, place);
         } else {
             next = after;
-            ids.load(args.indices, unpack_task(next), 0, place);
+            ids.load(args, unpack_task(next), 0, place);
             after = packed_task(args, at, index + 2 * step);
             body(own);
         }
@@ -167,5 +212,99 @@ __device__ __forceinline__ void load_batch(
     for (int u = 0; u < UNROLL; u++)
         fragments[u].load(args, at, ids[u], !masked || first + u < count);
 }
+
+// Softmax weight of an edge from its score and its row's log-sum-exp. A score that is NaN or +inf while
+// the row is finite belongs to a masked edge: where the exact logit is -inf, `score` may give
+// inf - inf, or +inf from an overflow (the forward pass took score_exact). Its weight is 0.
+__device__ __forceinline__ float weight_of(float score, float lse) {
+    return !(score <= LARGEST) && fabsf(lse) <= LARGEST ? 0.f : exp2_approx(score - lse);
+}
+
+// The saved log-sum-exp of a row and head. A term of the logit may be a mask of any size, such as -1e9:
+// beside it the logarithm of the sum would be rounded away, so both are kept (SPLIT: [N, H, 2]).
+template <bool SPLIT> struct LogSum {
+    float value;
+    static __device__ __forceinline__ void store(float* table, i64 place, float top, float log_sum) {
+        table[place] = top + log_sum;
+    }
+    static __device__ __forceinline__ LogSum load(const float* table, i64 place) {
+        return {table[place]};
+    }
+    // From the row statistics, which have `value`.
+    static __device__ __forceinline__ LogSum gather(const float*, u64, float value) { return {value}; }
+    __device__ __forceinline__ float weight(float score) const { return weight_of(score, value); }
+};
+template <> struct LogSum<true> {
+    float value, log_sum;   // the maximum, and log2 of the sum of exponentials beside it
+    static __device__ __forceinline__ void store(float* table, i64 place, float top, float log_sum) {
+        reinterpret_cast<float2*>(table)[place] = make_float2(top, log_sum);
+    }
+    static __device__ __forceinline__ LogSum load(const float* table, i64 place) {
+        return {table[2 * place], table[2 * place + 1]};
+    }
+    static __device__ __forceinline__ LogSum gather(const float* table, u64 place, float value) {
+        return {value, __ldg(table + 2 * place + 1)};
+    }
+    __device__ __forceinline__ float weight(float score) const {
+        return weight_of(score - value, log_sum);
+    }
+};
+
+// A row of the caller's edge order and the operands' shape, where options have it.
+template <class S, bool PRESENT> struct EdgeRow {
+    template <class B, class Args>
+    __device__ __forceinline__ void load(const Args&, const Lane<S>&, const B&, int, bool) {}
+};
+template <class S> struct EdgeRow<S, true> {
+    Raw<S> x;
+    template <class B, class Args>
+    __device__ __forceinline__ void load(
+        const Args& args, const Lane<S>& at, const B& batch, int u, bool live) {
+        x.template load<true>(args.edge.rows, at, (int)batch.edge(u), live);
+    }
+};
+
+// What the lanes that hold an edge's logit (Spread) know of the edge besides. BY_DST: rows are
+// destinations and neighbours sources. `own`: the row's own part of the term.
+template <class F, class S, int UNROLL, bool BY_DST> struct Owner {
+    using O = typename F::Options;
+    using Held = Spread<S, UNROLL>;
+    using T = typename S::T;
+    static constexpr int HELD = Held::HELD;
+    unsigned edge[HELD];
+    float term[HELD], keep[HELD], cotangent[HELD];
+
+    template <class B>
+    __device__ __forceinline__ void load(
+        const TraversalArgs& args, const Lane<S>& at, const B& batch, float own) {
+        #pragma unroll
+        for (int i = 0; i < HELD; i++) {
+            const int u = Held::index(at.within, i);
+            if constexpr (NUMBERED<O>) edge[i] = batch.edge(u);
+            term[i] = own;
+            if constexpr (F::SCALARS)
+                term[i] += scalar_at<T>(BY_DST ? args.src[1] : args.dst[0],
+                                        (unsigned)batch.neighbour(u), args.heads, at.head);
+            if constexpr (O::LOGIT)
+                term[i] += scalar_at<T>(args.edge.logit, edge[i], args.heads, at.head);
+            if constexpr (O::DROPOUT) keep[i] = batch.kept(u, at) ? args.edge.keep_scale : 0.f;
+            if constexpr (O::COTANGENT)
+                cotangent[i] = scalar_at<T>(args.edge.grad_weights, edge[i], args.heads, at.head);
+        }
+    }
+    // A softmax weight after dropout, and the gradient that reaches the weight before it.
+    __device__ __forceinline__ float kept(int i, float weight) const {
+        if constexpr (O::DROPOUT) return weight * keep[i];
+        else return weight;
+    }
+    __device__ __forceinline__ float grad_weight(int i, float product) const {
+        if constexpr (O::COTANGENT) product += cotangent[i];
+        return kept(i, product);
+    }
+    // Whether this lane, and not another with the same sums, writes what edge i has.
+    static __device__ __forceinline__ bool writes(const Lane<S>& at, int i, int first, int count) {
+        return at.within % Held::REPEAT == 0 && first + Held::index(at.within, i) < count;
+    }
+};
 
 }  // namespace gnnb

@@ -7,28 +7,39 @@ from gnn_backend.adapters.dgl.graph import sharing_with_parent
 from gnn_backend.adapters.dgl.residence import patch as residence
 from gnn_backend.patching import Patch
 
-_CONV = "gnn_backend.adapters.dgl.conv"
+_ADAPTERS = "gnn_backend.adapters.dgl"
+
+
+def _layer(module: str, layer: str, adapter: str, prefix: str = "") -> Patch:
+    """The patch of a layer whose adapter has the usual four functions."""
+    names = {
+        "eligible": f"{prefix}eligible",
+        "fast": f"{prefix}fast",
+        "saves": f"{prefix}edgewise_bytes",
+        "static": f"{prefix}static_reason",
+    }
+    where = {use: f"{_ADAPTERS}.{adapter}:{name}" for use, name in names.items()}
+    return Patch(
+        "dgl",
+        f"dgl.nn.pytorch.conv.{module}",
+        f"{layer}.forward",
+        layer,
+        DGLDispatcher(f"dgl.{layer}", **where),
+    )
+
 
 PATCHES = [
-    Patch(
-        "dgl",
-        "dgl.nn.pytorch.conv.gatv2conv",
-        "GATv2Conv.forward",
-        "GATv2Conv",
-        DGLDispatcher(
-            "dgl.GATv2Conv",
-            eligible=f"{_CONV}:eligible",
-            fast=f"{_CONV}:fast",
-            saves=f"{_CONV}:edgewise_bytes",
-            static=f"{_CONV}:static_reason",
-        ),
-    ),
+    _layer("gatv2conv", "GATv2Conv", "conv"),
+    _layer("gatconv", "GATConv", "gat"),
+    _layer("edgegatconv", "EdgeGATConv", "gat", "edge_"),
+    _layer("dotgatconv", "DotGatConv", "dot_gat"),
+    _layer("agnnconv", "AGNNConv", "agnn"),
     Patch(
         "dgl",
         "dgl.ops.edge_softmax",
         "edge_softmax",
         "attention_pattern",
-        residence.Seam("gnn_backend.adapters.dgl.pattern:edge_softmax"),
+        residence.Seam(f"{_ADAPTERS}.pattern:edge_softmax"),
     ),
     Patch(  # so that a relation's Graph is built once, not at every hg[etype]
         "dgl",

@@ -23,22 +23,26 @@ _class_methods = operator.attrgetter(*_STEPS, *_GENERATED)
 
 @dataclass(frozen=True, eq=False)  # compared and hashed by identity, in every call of a layer
 class Origins:
-    """Where a stock class defines its methods: (name, module, qualified name) of each."""
+    """Where a stock class defines its methods: (name, module, qualified name) of each.
+
+    ``generated`` are those that PyG writes anew for the class.
+    """
 
     methods: tuple[tuple[str, str, str], ...]
+    generated: tuple[str, ...]
 
 
 def origins(module: str, cls: str, *own: str) -> Origins:
     """Where a stock class finds its methods: those named ``own`` are its own, others the base's."""
-    return Origins(
-        tuple(
-            (n, module, f"{cls}.{n}") if n in own else (n, _BASE, f"MessagePassing.{n}")
-            for n in _STEPS
-        )
+    updates = "edge_update" in own  # else the updater is not written anew either
+    steps = _STEPS if updates else (*_STEPS, "edge_updater")
+    methods = (
+        (n, module, f"{cls}.{n}") if n in own else (n, _BASE, f"MessagePassing.{n}") for n in steps
     )
+    return Origins(tuple(methods), _GENERATED if updates else ("propagate",))
 
 
-def changed_reason(conv: Any, methods: Origins) -> str | None:
+def changed_reason(conv: Any, methods: Origins, *, node_dim: int = 0) -> str | None:
     """Reason code if the layer passes messages otherwise than its stock class, or None.
 
     Parameters
@@ -46,6 +50,8 @@ def changed_reason(conv: Any, methods: Origins) -> str | None:
     conv : MessagePassing
     methods : Origins
         From :func:`origins`.
+    node_dim : int
+        Of the stock class.
     """
     if conv.explain:
         return "explain-on"
@@ -56,7 +62,7 @@ def changed_reason(conv: Any, methods: Origins) -> str | None:
         return "hooks"
     if _overridden(conv, methods):
         return "overridden-message"
-    if conv.node_dim != 0:
+    if conv.node_dim != node_dim:
         return "node-dim"
     if not _sums(type(aggregation)):
         return "aggr-changed"
@@ -99,10 +105,11 @@ def _class_overrides(cls: type, methods: Origins) -> bool:
 @functools.lru_cache(maxsize=256)
 def _judged(cls: type, found: tuple[Any, ...], methods: Origins) -> bool:
     """The verdict on a class while it has the methods ``found``."""
-    for (_, module, qualified), function in zip(methods.methods, found, strict=False):
-        if (function.__module__, function.__qualname__) != (module, qualified):
+    functions = dict(zip((*_STEPS, *_GENERATED), found, strict=True))
+    for name, module, qualified in methods.methods:
+        if (functions[name].__module__, functions[name].__qualname__) != (module, qualified):
             return True
-    return not all(_is_generated(cls, name) for name in _GENERATED)
+    return not all(_is_generated(cls, name) for name in methods.generated)
 
 
 def _is_generated(cls: type, name: str) -> bool:

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 from gnn_backend.dispatch import layer_patch
+from gnn_backend.patching import Patch
 
-_CONV = "gnn_backend.adapters.pyg.conv"
+_ADAPTERS = "gnn_backend.adapters.pyg"
+
+
+def _layer(module: str, layer: str, adapter: str) -> Patch:
+    """The patch of a layer whose adapter has the usual four functions."""
+    return layer_patch(
+        "pyg",
+        f"torch_geometric.nn.conv.{module}",
+        layer,
+        eligible=f"{_ADAPTERS}.{adapter}:eligible",
+        fast=f"{_ADAPTERS}.{adapter}:fast",
+        saves=f"{_ADAPTERS}.{adapter}:edgewise_bytes",
+        static=f"{_ADAPTERS}.{adapter}:static_reason",
+    )
+
 
 PATCHES = [
-    layer_patch(
-        "pyg",
-        "torch_geometric.nn.conv.gatv2_conv",
-        "GATv2Conv",
-        eligible=f"{_CONV}:eligible",
-        fast=f"{_CONV}:fast",
-        saves=f"{_CONV}:edgewise_bytes",
-        static=f"{_CONV}:static_reason",
-    ),
+    _layer("gatv2_conv", "GATv2Conv", "conv"),
+    _layer("gat_conv", "GATConv", "gat"),
+    _layer("transformer_conv", "TransformerConv", "transformer"),
+    _layer("agnn_conv", "AGNNConv", "agnn"),
 ]

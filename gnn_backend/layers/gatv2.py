@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
 
 from gnn_backend.graph import Graph
+from gnn_backend.layers.combination import combine
 from gnn_backend.ops.attention import gatv2_attention
 from gnn_backend.ops.functors import FUNCTORS
-from gnn_backend.ops.heads import Heads, merge_heads
+from gnn_backend.ops.heads import Heads
 from gnn_backend.ops.projected_attention import Projection, projected_attention
 
 
@@ -18,16 +21,19 @@ def gatv2(
     att: Tensor,
     *,
     negative_slope: float = 0.2,
+    edge: Tensor | None = None,
+    dropout_p: float = 0.0,
     heads: Heads = "keep",
     residual: Tensor | None = None,
     bias: Tensor | None = None,
-) -> Tensor:
+    return_attention: bool = False,
+) -> Any:
     """Apply graph attention (GATv2) to projected node features.
 
-    For every destination ``i`` and head ``h``, over the in-edges ``j -> i``::
+    For every destination ``i`` and head ``h``, over the in-edges ``e = (j -> i)``::
 
-        logit_ij = sum_d att[h, d] * leaky_relu(x_src[j, h, d] + x_dst[i, h, d])
-        out[i, h] = sum_j softmax_j(logit_ij) * x_src[j, h]
+        logit_e = sum_d att[h, d] * leaky_relu(x_src[j, h, d] + x_dst[i, h, d] + edge[e, h, d])
+        out[i, h] = sum_e softmax_i(logit)_e * x_src[j, h]
 
     Parameters
     ----------
@@ -37,10 +43,16 @@ def gatv2(
         Projected source and destination features, of one floating dtype.
     att : Tensor [H, D]
     negative_slope : float
+    edge : Tensor [E, H, D], optional
+        Projected edge features in the caller's order.
+    dropout_p : float
+        Probability that a weight is dropped.
     heads : {"keep", "concat", "mean"}
         Shape of the result: [num_dst, H, D], [num_dst, H * D] or [num_dst, D].
     residual, bias : Tensor, optional
         Added in this order after the heads were combined; broadcast to the result.
+    return_attention : bool
+        Return the weights [E, H] after dropout as well, as the second of a tuple.
 
     Returns
     -------
@@ -54,8 +66,13 @@ def gatv2(
     Unsupported
         No fused kernel takes these operands; the exception carries the reason code.
     """
-    out = gatv2_attention(graph, x_src, x_dst, att, negative_slope=negative_slope)
-    return combine(out, heads=heads, residual=residual, bias=bias)
+    found = gatv2_attention(
+        graph, x_src, x_dst, att, negative_slope=negative_slope, edge=edge, dropout_p=dropout_p,
+        return_attention=return_attention,
+    )  # fmt: skip
+    out, *further = found if return_attention else (found,)
+    out = combine(out, heads=heads, residual=residual, bias=bias)
+    return (out, *further) if return_attention else out
 
 
 def projected_gatv2(
@@ -67,6 +84,7 @@ def projected_gatv2(
     h_dst: Tensor | None = None,
     dst: Projection | None = None,
     negative_slope: float = 0.2,
+    dropout_p: float = 0.0,
     heads: Heads = "keep",
     residual: Tensor | None = None,
     bias: Tensor | None = None,
@@ -84,7 +102,7 @@ def projected_gatv2(
         By default the first ``num_dst`` rows of ``h_src``.
     dst : Projection, optional
         By default that of the sources, applied once.
-    negative_slope, heads
+    negative_slope, dropout_p, heads
         As in :func:`gatv2`.
     residual : Tensor in the shape of the result, optional
     bias : Tensor [columns of the result], optional
@@ -113,20 +131,5 @@ def projected_gatv2(
         heads=heads,
         residual=residual,
         bias=bias,
+        dropout_p=dropout_p,
     )
-
-
-def combine(
-    out: Tensor, *, heads: Heads, residual: Tensor | None = None, bias: Tensor | None = None
-) -> Tensor:
-    """Turn attention's [N, H, D] into the layer's result; parameters as in :func:`gatv2`."""
-    untouched = heads != "mean" and residual is None and bias is None
-    out = merge_heads(out, heads)
-    if residual is not None:
-        out = out + residual
-    if bias is not None:
-        out = out + bias
-    if untouched and out.requires_grad:
-        # Backward reads what attention returned, and callers may change a layer's result in place.
-        out = out.clone()
-    return out

@@ -35,6 +35,7 @@ from gnn_backend.ops.attention_checks import (
     check_probability,
     edge_features_shape,
 )
+from gnn_backend.ops.dropout import draw_mask
 from gnn_backend.ops.functors import FUNCTORS
 from gnn_backend.ops.softmax_attention import (
     engine_of,
@@ -42,7 +43,6 @@ from gnn_backend.ops.softmax_attention import (
     refuse_batch,
     softmax_attention,
 )
-from gnn_backend.runtime.random import draw_dropout
 
 
 def gatv2_attention(
@@ -297,7 +297,7 @@ def _attend(
     functor = FUNCTORS[name]
     further = bool(dropout_p) or aggregate or weights
     engine_of(functor, operands, further)  # refuses before a random number is drawn
-    dropout = draw_dropout(dropout_p, graph.device) if dropout_p else None
+    dropout = draw_mask(dropout_p, graph, operands[functor.value].shape[1])
     results = softmax_attention(
         functor, graph, operands, scalars, dropout, aggregate=aggregate, weights=weights
     )

@@ -35,7 +35,7 @@ class Functor:
     score : callable (edges, operands, scalars) -> Tensor [E, H]
         The logits in plain differentiable torch, in ``by_dst`` order.
     cuda_header, cuda_type : str
-        Where the device functor is defined, and its template's name (empty: not yet).
+        Where the device functor is defined, and its template's name.
     edge : tuple of str
         Optional operands, a row an edge in the caller's order: [E, H, D] or [E, H];
         ``edge_features`` is [E, F] or [E, H, F].
@@ -120,7 +120,7 @@ FUNCTORS: dict[str, Functor] = {
             value="x_src",
             score=_gat,
             cuda_header="functors/gat.cuh",
-            cuda_type="",
+            cuda_type="GAT",
             edge=("edge_logit", "edge_features"),
         ),
         Functor(
@@ -132,7 +132,7 @@ FUNCTORS: dict[str, Functor] = {
             value="v_src",
             score=_dot,
             cuda_header="functors/dot.cuh",
-            cuda_type="",
+            cuda_type="Dot",
             edge=("edge_bias", "edge_features"),
             edge_dst=("edge_query",),
         ),

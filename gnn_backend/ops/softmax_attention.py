@@ -12,6 +12,7 @@ from gnn_backend.errors import Unsupported
 from gnn_backend.graph import Graph
 from gnn_backend.ops.functors import Functor
 from gnn_backend.ops.twins import Attended, softmax_attention_twin
+from gnn_backend.runtime.device import DeviceEngine
 from gnn_backend.runtime.launch import Cotangents, Engine, Saved, engine_for
 from gnn_backend.runtime.random import Dropout
 
@@ -79,9 +80,11 @@ def engine_of(functor: Functor, operands: Mapping[str, Tensor], further: bool) -
         No kernel for these tensors, or for this functor with these operands.
     """
     first = operands[functor.value]
-    if functor.name != "gatv2" or len(operands) > len(functor.operands) or further:
+    engine = engine_for(first.device, first.dtype)
+    further = further or len(operands) > len(functor.operands)
+    if isinstance(engine, DeviceEngine) and (functor.name != "gatv2" or further):
         raise Unsupported("no-kernel", f"{functor.name} with {', '.join(operands)}")
-    return engine_for(first.device, first.dtype)
+    return engine
 
 
 class _SoftmaxAttention(torch.autograd.Function):

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from gnn_backend.graph import Graph
 from gnn_backend.graph.build import expand_rows
-from gnn_backend.runtime.random import Dropout, philox_uniform
+from gnn_backend.ops.dropout import dropout_scale
+from gnn_backend.runtime.random import Dropout
 
 
 class Edges(NamedTuple):
@@ -78,7 +79,8 @@ def softmax_attention_twin(
     edges = Edges.of(graph)
     weights = _softmax(edges, graph.num_dst, score(edges, operands, scalars))
     if dropout is not None:
-        weights = weights * edges.rows(dropout_scale(graph, weights, dropout))
+        scale = dropout_scale(graph.num_edges, weights.shape[1], dropout, weights)
+        weights = weights * edges.rows(scale)
     out = _weighted_sum(edges, graph.num_dst, weights, operands[value][edges.src])
     out_edge = None
     if aggregate:
@@ -86,14 +88,6 @@ def softmax_attention_twin(
         features = features.unsqueeze(1) if features.dim() == 2 else features
         out_edge = _weighted_sum(edges, graph.num_dst, weights, features)
     return Attended(out, out_edge, edges.to_caller(weights))
-
-
-def dropout_scale(graph: Graph, like: Tensor, dropout: Dropout) -> Tensor:
-    """What weights [E, H] are multiplied with: 0 or 1 / (1 - p), in the caller's edge order."""
-    numbers = torch.arange(graph.num_edges, device=like.device)
-    threshold = torch.tensor(dropout.p, dtype=torch.float32, device=like.device)
-    kept = philox_uniform(numbers, like.shape[1], dropout) >= threshold
-    return kept.to(like.dtype) * dropout.scale
 
 
 def softmax_aggregate(graph: Graph, logits: Tensor, values: Tensor) -> Tensor:

@@ -13,22 +13,26 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from gnn_backend.errors import Unsupported
 from gnn_backend.graph import Graph
 from gnn_backend.profile import count_launch
 from gnn_backend.runtime import cuda
+from gnn_backend.runtime.edge_args import NO_EDGES, EdgeTerms
 from gnn_backend.runtime.instances import BLOCK, MERGE_BLOCK, Unit
-from gnn_backend.runtime.plan import Plan, Side, plan_for
+from gnn_backend.runtime.options import LOGIT_TERMS, Options, options_of
+from gnn_backend.runtime.plan import MERGE_ROWS, Plan, Side, plan_for
 
 if TYPE_CHECKING:
     from gnn_backend.ops.functors import Functor
     from gnn_backend.runtime.launch import Cotangents, Saved
     from gnn_backend.runtime.random import Dropout
 
-TRAVERSAL_ARGS = struct.Struct("<11q4f8q")  # TraversalArgs in kernels/traversal.cuh
-MERGE_ARGS = struct.Struct("<17q")  # MergeArgs in kernels/merge.cuh
+TRAVERSAL_ARGS = struct.Struct("<11q4f10q")  # TraversalArgs in kernels/traversal.cuh, but its last
+MERGE_SIDES = 4  # kernels/merge.cuh
+MERGE_ARGS = struct.Struct("<35q")  # MergeArgs there
 _FEW_EDGES = 1 << 24  # below, launches count more than the memory of partials kept longer
-_NO_SIDE = (0, 0, 0, 0, 0)
+_NO_SIDE = (0,) * 7
+_NO_PARAMS = (0, 0, 0)
+_NO_ROWS = (0,) * 10
 _ABSENT_TABLES = ((0, 0), (0,), ())  # what fills a kind's two pointers up, by how many are used
 _ABSENT_SCALARS = tuple((0.0,) * (4 - used) for used in range(5))
 
@@ -57,30 +61,42 @@ class DeviceEngine:
         *,
         aggregate: bool = False,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Weighted sum [N_dst, H, D] and its base-2 log-sum-exp [N_dst, H] float32.
+        """Weighted sum [N_dst, H, D], base-2 log-sum-exp [N_dst, H] float32, sum of edge features.
 
         The log-sum-exp is up to a constant of the row that the functor leaves out of its scores.
+        With a term of the logit it is [N_dst, H, 2], the maximum and the logarithm of the sum.
+        The last result is [N_dst, H, F], or None without ``aggregate``.
         """
-        plan, fixed = self._prepare(functor, graph, operands, scalars)
+        options = options_of(functor, operands, dropout, aggregate=aggregate)
+        plan = self._plan(functor, graph, operands, options)
+        fixed = _fixed(functor, operands, scalars)
         side, heads = plan.dst, plan.heads
-        out = operands[functor.src[0]].new_empty(graph.num_dst, heads, plan.dim)
-        lse = self._floats(graph.num_dst, heads)
+        out = operands[functor.value].new_empty(graph.num_dst, heads, plan.dim)
+        lse = self.floats(graph.num_dst, heads, *((2,) if options.logit else ()))
+        out_edge = out.new_empty(graph.num_dst, heads, plan.features) if aggregate else None
         if not side.blocks:
-            return out, lse, None
-        partial, stats = 0, 0
+            return out, lse, out_edge if out_edge is None else out_edge.zero_()
+        dims = (plan.dim,) if out_edge is None else (plan.dim, plan.features)
+        partial = stats = edge_partial = 0
         if side.num_slots:
             leading = -(-2 * side.num_slots * heads // 4) * 4  # keeps the partials aligned
-            scratch = self._floats(leading + side.num_slots * plan.width)
+            scratch = self.floats(leading + side.num_slots * heads * sum(dims))
             stats = scratch.data_ptr()
             partial = stats + 4 * leading
-        rows = (out.data_ptr(), lse.data_ptr(), 0, 0, 0, 0, partial, stats)
-        self._traverse(plan, side, "forward", side.blocks, fixed, rows)
+            edge_partial = partial + 4 * side.num_slots * plan.width
+        edges = NO_EDGES
+        if options.numbered:
+            terms = EdgeTerms(options, operands, dropout)
+            terms.set(out=out_edge)
+            edges = terms.pack(side, edge_partial)
+        rows = (out.data_ptr(), lse.data_ptr(), 0, 0, 0, 0, partial, stats, 0, 0)
+        self.traverse(plan, side, "forward", side.blocks, fixed, rows, edges)
         if side.num_slots:
-            merged = _merged(side, partial, out.data_ptr())
-            numbers = (plan.heads, plan.dim, stats, lse.data_ptr(), 0, 0, 0)
-            args = MERGE_ARGS.pack(*merged, *_NO_SIDE, *numbers)
-            self._merge(plan, "softmax", side.merge_blocks, args)
-        return out, lse, None
+            sides = [_merged(side, partial, out, plan.dim, lse)]
+            if out_edge is not None:
+                sides.append(_merged(side, edge_partial, out_edge, plan.features))
+            self.merge(plan, "softmax", sides, dims, stats)
+        return out, lse, out_edge
 
     def softmax_backward(
         self,
@@ -94,25 +110,54 @@ class DeviceEngine:
         dropout: Dropout | None = None,
     ) -> dict[str, Tensor]:
         """Gradients of the operands named in ``needs``; no work for the others."""
-        plan, fixed = self._prepare(functor, graph, operands, scalars)
+        options = options_of(
+            functor,
+            operands,
+            dropout,
+            aggregate=cotangents.out_edge is not None,
+            cotangent=cotangents.attention is not None,
+        )
+        plan = self._plan(functor, graph, operands, options)
         grads = {name: torch.empty_like(operands[name]) for name in needs}
-        (src,), (dst,), (param,) = functor.src, functor.dst, functor.params
-        by_dst = dst in needs or param in needs
-        by_src = src in needs or param in needs
+        further = needs - set(functor.operands)
+        if not plan.dst.blocks and further:
+            for name in further:
+                grads[name].zero_()
+        by_src = any(name in needs for name in (*functor.src, *functor.params))
+        # By source, features are not read again: the pass by destination leaves what they give.
+        by_dst = any(name in needs for name in (*functor.dst, *functor.params)) or bool(further)
+        by_dst = by_dst or (by_src and options.features > 0)
         few = graph.num_edges < _FEW_EDGES
-        work = _Backward(self, plan, fixed, few)
+        work = _Backward(self, plan, _fixed(functor, operands, scalars), few)
         work.reads(saved.out, saved.lse, cotangents.out)
-        if param in needs:
-            work.sums_params(grads[param], plan.src(graph))
+        if options.numbered:
+            work.edges = terms = EdgeTerms(options, operands, dropout)
+            if cotangents.attention is not None:
+                work.row_sums = self._weighted_gradients(
+                    functor, graph, operands, scalars, saved.lse, cotangents.attention, dropout
+                )
+                terms.set(row_sums=work.row_sums, grad_weights=cotangents.attention)
+            if options.features:
+                work.pairs = self.floats(graph.num_edges * plan.heads * 2)
+                terms.set(pairs=work.pairs, out=saved.out_edge, grad_out=cotangents.out_edge)
+            for name in LOGIT_TERMS:
+                terms.set(grad_logit=grads.get(name))
+            terms.set(grad_rows=grads.get("edge"))
+            terms.set(grad_rows=grads.get("edge_features"), grad_query=grads.get("edge_query"))
+        if functor.params and functor.params[0] in needs:
+            work.sums_params(grads[functor.params[0]], plan.src(graph))
         if by_dst:
-            work.rows("backward_dst", plan.dst, grads.get(dst), 0)
+            of_row = grads.get(functor.dst[0])
+            work.rows("backward_dst", plan.dst, (of_row, None, grads.get("edge_query")), 0)
         elif graph.num_dst * plan.width:
             work.row_stats(graph.num_dst)
         if not few:
             work.merge(last=False)
         if by_src:
             first = plan.dst.persistent_blocks
-            work.rows("backward_src", plan.src(graph), grads.get(src), first)
+            second = grads.get(functor.src[1]) if len(functor.src) > 1 else None
+            of_rows = (grads.get(functor.src[0]), second, None)
+            work.rows("backward_src", plan.src(graph), of_rows, first)
         work.merge(last=True)
         return grads
 
@@ -125,28 +170,58 @@ class DeviceEngine:
         lse: Tensor,
         dropout: Dropout | None = None,
     ) -> Tensor:
-        """Attention weights [E, H] after dropout: not yet."""
-        raise Unsupported("returns-attention")
+        """Attention weights [E, H] after dropout, in the caller's edge order."""
+        options = options_of(functor, operands, dropout, weights=True)
+        plan = self._plan(functor, graph, operands, options)
+        weights = operands[functor.value].new_empty(graph.num_edges, plan.heads)
+        if not plan.dst.blocks:
+            return weights.zero_()
+        terms = EdgeTerms(options, operands, dropout)
+        terms.set(weights=weights)
+        rows = (0, lse.data_ptr(), *_NO_ROWS[2:])
+        self.traverse(
+            plan, plan.dst, "weights", plan.dst.blocks, _fixed(functor, operands, scalars), rows,
+            terms.pack(plan.dst),
+        )  # fmt: skip
+        return weights
 
-    def _prepare(
+    def _weighted_gradients(
         self,
         functor: Functor,
         graph: Graph,
         operands: Mapping[str, Tensor],
         scalars: Mapping[str, float],
-    ) -> tuple[Plan, tuple[float, ...]]:
-        """The plan, and the arguments that are the same for all passes of a call."""
-        first = operands[functor.src[0]]
-        heads, dim = first.shape[1:]
-        plan = plan_for(functor, graph, first.dtype, heads, dim, self.multiprocessors)
-        fixed: list[float] = [heads, dim]
-        for names in (functor.src, functor.dst, functor.params):
-            fixed += [operands[name].data_ptr() for name in names]
-            fixed += _ABSENT_TABLES[len(names)]
-        fixed += [float(scalars[name]) for name in functor.scalars]
-        return plan, (*fixed, *_ABSENT_SCALARS[len(functor.scalars)])
+        lse: Tensor,
+        grad_weights: Tensor,
+        dropout: Dropout | None,
+    ) -> Tensor:
+        """Sum over a row of the weights times their gradients, float32 [N_dst, H]."""
+        options = options_of(functor, operands, dropout, weights=True, cotangent=True)
+        plan = self._plan(functor, graph, operands, options)
+        side, sums = plan.dst, self.floats(graph.num_dst, plan.heads)
+        if not side.blocks:
+            return sums
+        partials = self.floats(side.num_slots * plan.heads)
+        terms = EdgeTerms(options, operands, dropout)
+        terms.set(row_sums=sums, grad_weights=grad_weights)
+        rows = (0, lse.data_ptr(), 0, 0, 0, 0, partials.data_ptr(), 0, 0, 0)
+        self.traverse(
+            plan, side, "weights", side.blocks, _fixed(functor, operands, scalars), rows,
+            terms.pack(side),
+        )  # fmt: skip
+        if side.num_slots:
+            merged = [_merged(side, partials.data_ptr(), sums, 1)]
+            self.merge(plan, "float", merged, (1,))
+        return sums
 
-    def _traverse(
+    def _plan(
+        self, functor: Functor, graph: Graph, operands: Mapping[str, Tensor], options: Options
+    ) -> Plan:
+        first = operands[functor.value]
+        heads, dim = first.shape[1:]
+        return plan_for(functor, graph, first.dtype, heads, dim, self.multiprocessors, options)
+
+    def traverse(
         self,
         plan: Plan,
         side: Side,
@@ -154,15 +229,37 @@ class DeviceEngine:
         blocks: int,
         fixed: tuple[float, ...],
         rows: tuple[int, ...],
+        edges: bytes,
+        grid_y: int = 0,
     ) -> None:
-        args = TRAVERSAL_ARGS.pack(side.tasks, side.num_tasks, side.indices, *fixed, *rows)
-        self.launch(plan.unit, plan.entries[which], (blocks, plan.grid_y), BLOCK, args)
+        """Launch a pass over the tasks of ``side``."""
+        args = TRAVERSAL_ARGS.pack(side.tasks, side.num_tasks, side.indices, *fixed, *rows) + edges
+        grid = (blocks, grid_y or plan.grid_y)
+        self.launch(plan.unit, plan.entries[which], grid, BLOCK, args)
 
-    def _merge(self, plan: Plan, kind: str, blocks: int, args: bytes) -> None:
-        grid = (blocks, plan.merge_grid_y)
-        self.launch(plan.merge_unit, plan.merge_entries[kind], grid, MERGE_BLOCK, args)
+    def merge(
+        self,
+        plan: Plan,
+        kind: str,
+        sides: list[tuple[int, ...]],
+        dims: tuple[int, ...],
+        stats: int = 0,
+        params: tuple[int, int, int] = _NO_PARAMS,
+    ) -> None:
+        """Launch the merge of split rows, and of parameter partials where there are any."""
+        blocks = sum(-(-side[2] // MERGE_ROWS) for side in sides)
+        if params[2]:
+            blocks, dims = blocks + plan.reduce_blocks, (*dims, plan.dim)
+        if not blocks:
+            return
+        numbers = [n for side in sides for n in side]
+        numbers += _NO_SIDE * (MERGE_SIDES - len(sides))
+        args = MERGE_ARGS.pack(*numbers, plan.heads, plan.dim, plan.options.logit, stats, *params)
+        unit, entry = plan.merges[kind]
+        self.launch(unit, entry, (blocks, plan.merge_grid_y(dims)), MERGE_BLOCK, args)
 
-    def _floats(self, *shape: int) -> Tensor:
+    def floats(self, *shape: int) -> Tensor:
+        """Scratch memory."""
         return torch.empty(shape, dtype=torch.float32, device=self.device)
 
     def launch(
@@ -185,62 +282,95 @@ class _Backward:
         self, engine: DeviceEngine, plan: Plan, fixed: tuple[float, ...], few: bool
     ) -> None:
         self.engine, self.plan, self.fixed, self.few = engine, plan, fixed, few
+        self.edges: EdgeTerms | None = None
+        self.pairs: Tensor | None = None
+        self.row_sums: Tensor | None = None
         self.scratch: list[Tensor] = []  # keeps partials alive until merged
         self.sides: list[tuple[int, ...]] = []
-        self.blocks = 0
+        self.dims: tuple[int, ...] = ()
         self.params = self.param_rows = self.param_out = 0
         self.param_scratch: Tensor | None = None
 
     def reads(self, out: Tensor, lse: Tensor, grad_out: Tensor) -> None:
         """Take the saved tensors; row statistics are [N_dst, H, 2]."""
-        self.row_statistics = self.engine._floats(out.shape[0] * self.plan.heads * 2)
+        self.row_statistics = self.engine.floats(out.shape[0] * self.plan.heads * 2)
         held = (out, lse, grad_out, self.row_statistics)
         self.saved = tuple(tensor.data_ptr() for tensor in held)
 
     def sums_params(self, grad: Tensor, src: Side) -> None:
         """Have both passes write parameter partials, one row a block."""
         self.param_rows = self.plan.dst.persistent_blocks + src.persistent_blocks
-        self.param_scratch = self.engine._floats(self.param_rows * self.plan.width)
+        self.param_scratch = self.engine.floats(self.param_rows * self.plan.width)
         self.params, self.param_out = self.param_scratch.data_ptr(), grad.data_ptr()
 
-    def rows(self, which: str, side: Side, grad: Tensor | None, first_param: int) -> None:
-        """Run one pass; its split rows are merged later."""
+    def rows(
+        self,
+        which: str,
+        side: Side,
+        grads: tuple[Tensor | None, Tensor | None, Tensor | None],
+        first_param: int,
+    ) -> None:
+        """Run one pass; its split rows are merged later.
+
+        ``grads``: of the rows of the first and second table, and of the edges' queries.
+        """
         if not side.blocks:
             return
         plan = self.plan
-        partial = 0
-        if grad is not None and side.num_slots:
-            scratch = self.engine._floats(side.num_slots * plan.width)
-            partial = scratch.data_ptr()
-            self.scratch.append(scratch)
-            self.sides.append(_merged(side, partial, grad.data_ptr()))
-            self.blocks += side.merge_blocks
-        into = 0 if grad is None else grad.data_ptr()
+        partials = [self._partial(side, grad) for grad in grads]
+        into = [0 if grad is None else grad.data_ptr() for grad in grads]
         params = self.params + 4 * first_param * plan.width if self.params else 0
-        rows = (*self.saved, into, params, partial, 0)
+        rows = (*self.saved, into[0], params, partials[0], 0, into[1], partials[1])
+        edges = NO_EDGES if self.edges is None else self.edges.pack(side, partials[2])
+        # Heads that share features are summed one block of heads after the other.
+        grid_y = 1 if plan.options.shared and which == "backward_dst" else 0
         blocks = side.persistent_blocks
-        self.engine._traverse(plan, side, which, blocks, self.fixed, rows)
+        self.engine.traverse(plan, side, which, blocks, self.fixed, rows, edges, grid_y)
+
+    def _partial(self, side: Side, grad: Tensor | None) -> int:
+        """Where the split rows of a gradient [N, H] or [N, H, dim] go until they are merged."""
+        if grad is None or not side.num_slots:
+            return 0
+        dim = grad.shape[2] if grad.dim() > 2 else 1
+        scratch = self.engine.floats(side.num_slots * self.plan.heads * dim)
+        self.scratch.append(scratch)
+        self.sides.append(_merged(side, scratch.data_ptr(), grad, dim))
+        self.dims += (dim,)
+        return scratch.data_ptr()
 
     def row_stats(self, num_rows: int) -> None:
         """Write (log-sum-exp, <grad_out, out>) of every row, without traversing edges."""
         plan = self.plan
-        args = TRAVERSAL_ARGS.pack(0, num_rows, 0, *self.fixed, *self.saved, 0, 0, 0, 0)
+        args = TRAVERSAL_ARGS.pack(0, num_rows, 0, *self.fixed, *self.saved, *_NO_ROWS[4:])
+        args += NO_EDGES if self.edges is None else self.edges.pack(plan.dst)
         grid = (-(-num_rows // plan.rows_a_block), plan.grid_y)
         self.engine.launch(plan.unit, plan.entries["row_stats"], grid, BLOCK, args)
 
     def merge(self, last: bool) -> None:
         """Merge split rows and, at the end, sum the parameter partials, in one launch."""
-        plan = self.plan
-        blocks, params = self.blocks, (0, 0, 0)
+        params = _NO_PARAMS
         if last and self.param_out:
-            blocks += plan.reduce_blocks
             params = (self.params, self.param_rows, self.param_out)
-        if blocks:
-            sides = [n for side in self.sides for n in side] + [0] * (10 - 5 * len(self.sides))
-            args = MERGE_ARGS.pack(*sides, plan.heads, plan.dim, 0, 0, *params)
-            self.engine._merge(plan, "sum", blocks, args)
-        self.scratch, self.sides, self.blocks = [], [], 0
+        self.engine.merge(self.plan, "sum", self.sides, self.dims, 0, params)
+        self.scratch, self.sides, self.dims = [], [], ()
 
 
-def _merged(side: Side, partial: int, out: int) -> tuple[int, ...]:
-    return (side.heavy_rows, side.heavy_ptr, side.num_heavy, partial, out)
+def _fixed(
+    functor: Functor, operands: Mapping[str, Tensor], scalars: Mapping[str, float]
+) -> tuple[float, ...]:
+    """The arguments that are the same for all passes of a call."""
+    fixed: list[float] = [*operands[functor.value].shape[1:]]
+    for names in (functor.src, functor.dst, functor.params):
+        fixed += [operands[name].data_ptr() for name in names]
+        fixed += _ABSENT_TABLES[len(names)]
+    fixed += [float(scalars[name]) for name in functor.scalars]
+    return (*fixed, *_ABSENT_SCALARS[len(functor.scalars)])
+
+
+def _merged(
+    side: Side, partial: int, out: Tensor, dim: int, lse: Tensor | None = None
+) -> tuple[int, ...]:
+    """A ``Side`` of the merge kernels."""
+    log_sums = 0 if lse is None else lse.data_ptr()
+    rows = (side.heavy_rows, side.heavy_ptr, side.num_heavy)
+    return (*rows, partial, out.data_ptr(), dim, log_sums)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 from gnn_backend import kernels
+from gnn_backend.runtime.options import PLAIN, Options
 from gnn_backend.runtime.selection import (
     DTYPE_NAMES,
     DTYPE_TYPES,
@@ -59,28 +60,69 @@ def _entry(name: str, args: str, block: int, body: str, min_blocks: int = 1) -> 
 
 @lru_cache(maxsize=512)
 def softmax_unit(
-    functor: str, header: str, dtype: str, shape: Shape, schedule: Schedule | None = None
+    functor: str,
+    header: str,
+    dtype: str,
+    shape: Shape,
+    schedule: Schedule | None = None,
+    options: Options = PLAIN,
+    fragment: Shape | None = None,
 ) -> Unit:
     """The softmax-weighted passes of a functor at one dtype and lane layout.
 
-    Entries: ``<unit>_forward``, ``_backward_dst``, ``_backward_src``, ``_row_stats``.
+    Entries: ``<unit>_forward``, ``_backward_dst``, ``_backward_src``, ``_row_stats``; the first
+    not where ``options`` are those of a backward pass alone. ``fragment`` is the layout of edge
+    features.
     """
-    schedule = schedule or schedule_for(dtype, shape)
+    schedule = schedule or schedule_for(dtype, shape, functor, options, fragment)
+    name, text = _unit_head(functor, header, dtype, shape, options, fragment)
+    which = PASSES[1:] if options.cotangent else PASSES
+    for entry in which[:-1]:
+        tuning = getattr(schedule, entry)
+        body = f"softmax_{entry}<Functor, Layout, {tuning.unroll}>"
+        text += _entry(f"{name}_{entry}", "TraversalArgs", BLOCK, body, tuning.min_blocks)
+    body = "softmax_row_stats<Layout, Functor::Options>"
+    text += _entry(f"{name}_row_stats", "TraversalArgs", BLOCK, body)
+    return Unit(name, tuple(f"{name}_{entry}" for entry in which), text)
+
+
+@lru_cache(maxsize=512)
+def weights_unit(
+    functor: str,
+    header: str,
+    dtype: str,
+    shape: Shape,
+    options: Options,
+    fragment: Shape | None = None,
+) -> Unit:
+    """The pass that writes attention weights, or sums them with their gradients (``cotangent``)."""
+    tuning = schedule_for(dtype, shape, functor, options, fragment).forward
+    name, text = _unit_head(functor, header, dtype, shape, options, fragment)
+    entry, body = f"{name}_weights", f"softmax_weights<Functor, Layout, {tuning.unroll}>"
+    text += _entry(entry, "TraversalArgs", BLOCK, body, tuning.min_blocks)
+    text = text.replace('"softmax_forward.cuh"', '"softmax_weights.cuh"', 1)
+    return Unit(entry, (entry,), text)
+
+
+def _unit_head(
+    functor: str, header: str, dtype: str, shape: Shape, options: Options, fragment: Shape | None
+) -> tuple[str, str]:
+    """Name of a unit, and its text up to the entries."""
     name = f"{functor.lower()}_{dtype}_{shape.name}"
-    flags = f"{str(shape.vector).lower()}, {str(shape.full).lower()}"
-    layout = (
-        f"gnnb::Shape<{_cuda_type(dtype)}, {shape.lanes}, {shape.heads}, {shape.values}, {flags}>"
-    )
     text = "#define GNNB_CROWDED\n" if on_tensor_cores(dtype, shape) else ""
     text += '#include "softmax_forward.cuh"\n#include "softmax_backward.cuh"\n'
-    text += f'#include "{header}"\n'
-    text += f"using Layout = {layout};\nusing Functor = gnnb::{functor}<Layout>;\n"
-    for which in ("forward", "backward_dst", "backward_src"):
-        tuning = getattr(schedule, which)
-        body = f"softmax_{which}<Functor, Layout, {tuning.unroll}>"
-        text += _entry(f"{name}_{which}", "TraversalArgs", BLOCK, body, tuning.min_blocks)
-    text += _entry(f"{name}_row_stats", "TraversalArgs", BLOCK, "softmax_row_stats<Layout>")
-    return Unit(name, tuple(f"{name}_{p}" for p in PASSES), text)
+    text += f'#include "{header}"\nusing Layout = {_layout(dtype, shape)};\n'
+    if not options.numbered:
+        return name, text + f"using Functor = gnnb::{functor}<Layout>;\n"
+    name += f"_{options.name}" + (f"_{fragment.name}" if fragment else "")
+    text += options.source(_layout(dtype, fragment) if fragment else "")
+    return name, text + f"using Functor = gnnb::{functor}<Layout, Options>;\n"
+
+
+def _layout(dtype: str, shape: Shape) -> str:
+    flags = f"{str(shape.vector).lower()}, {str(shape.full).lower()}"
+    numbers = f"{shape.lanes}, {shape.heads}, {shape.values}"
+    return f"gnnb::Shape<{_cuda_type(dtype)}, {numbers}, {flags}>"
 
 
 @lru_cache(maxsize=8)
@@ -105,7 +147,7 @@ def all_units() -> list[Unit]:
     from gnn_backend.ops.functors import FUNCTORS
 
     units = [merge_unit(dtype) for dtype in DTYPE_NAMES.values()]
-    for functor in (functor for functor in FUNCTORS.values() if functor.cuda_type):
+    for functor in FUNCTORS.values():
         for dtype in DTYPE_NAMES.values():
             for shape in all_shapes(dtype):
                 units.append(softmax_unit(functor.cuda_type, functor.cuda_header, dtype, shape))

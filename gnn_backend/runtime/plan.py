@@ -16,13 +16,15 @@ from gnn_backend.errors import Unsupported
 from gnn_backend.graph import Graph
 from gnn_backend.graph.graph import Direction
 from gnn_backend.runtime import selection
-from gnn_backend.runtime.instances import BLOCK, PASSES, merge_unit, softmax_unit
+from gnn_backend.runtime.instances import BLOCK, PASSES, merge_unit, softmax_unit, weights_unit
+from gnn_backend.runtime.options import PLAIN, Options
 
 if TYPE_CHECKING:
     from gnn_backend.ops.functors import Functor
 
 MAX_GRID_Y = 65535
 _MAX_ROW = 1 << 30  # values; row bytes are 32-bit in the kernels
+_MAX_EDGES = 1 << 32  # whose numbers the kernels hold in 32 bits
 _WARPS = BLOCK // selection.WARP
 # Waves of blocks of the passes that keep parameter gradients: more balance better, but each block
 # writes a row of partials. With three by destination as well, the peak memory of tolokers passes
@@ -30,7 +32,7 @@ _WARPS = BLOCK // selection.WARP
 _WAVES = {"dst": 2, "src": 3}
 _FEW_BLOCKS = 3  # that fit a multiprocessor where the schedule does not ask for any number
 _MERGE_COLUMNS = 32  # lanes of a merge warp
-_MERGE_ROWS = 8  # split rows a merge block
+MERGE_ROWS = 8  # split rows a merge block
 REDUCE_COLUMNS = 8  # columns of parameter partials that a merge block sums
 
 
@@ -42,18 +44,21 @@ class Side:
     ----------
     keep : tuple
         The tensors that the pointers point into.
-    tasks, indices, heavy_rows, heavy_ptr : int
-        Device addresses.
+    tasks, indices, edge_ids, heavy_rows, heavy_ptr : int
+        Device addresses; that of the edges' numbers is 0 where no pass needs them, or they are
+        the places in the CSR.
+    wide_ids : bool
+        The edges' numbers are 64-bit.
     num_tasks, num_slots, num_heavy, num_rows : int
     blocks, persistent_blocks : int
         A lane group a task; and a few waves at most, for passes that stride over the tasks.
-    merge_blocks : int
-        Blocks of the merge of split rows.
     """
 
     keep: tuple[object, ...]
     tasks: int
     indices: int
+    edge_ids: int
+    wide_ids: bool
     heavy_rows: int
     heavy_ptr: int
     num_tasks: int
@@ -62,7 +67,6 @@ class Side:
     num_rows: int
     blocks: int
     persistent_blocks: int
-    merge_blocks: int
 
 
 class Plan:
@@ -82,27 +86,42 @@ class Plan:
         heads: int,
         dim: int,
         multiprocessors: int,
+        options: Options = PLAIN,
     ) -> None:
         if dim > selection.MAX_HEAD_DIM:
             raise Unsupported("head-dim", f"{dim} > {selection.MAX_HEAD_DIM}")
         if heads * dim >= _MAX_ROW:
             raise Unsupported("head-dim", f"{heads} x {dim} >= {_MAX_ROW} values a row")
         self.heads, self.dim, self.width = heads, dim, heads * dim
+        if heads * options.features >= _MAX_ROW or options.features > selection.MAX_HEAD_DIM:
+            raise Unsupported("edge-dim", f"{heads} x {options.features} edge features")
+        if options.numbered and graph.num_edges >= _MAX_EDGES:
+            raise Unsupported("no-kernel", f"edge operands of {graph.num_edges} edges")
         name = selection.DTYPE_NAMES[dtype]
-        self.shape = selection.shape_for(name, heads, max(1, dim))
-        self.unit = softmax_unit(functor.cuda_type, functor.cuda_header, name, self.shape)
-        self.entries = {which: f"{self.unit.name}_{which}" for which in PASSES}
-        self.merge_unit = merge_unit(name)
-        vector = 4 if dim % 4 == 0 else 1
-        self.merge_entries = {
-            kind: f"{self.merge_unit.name}_{kind}_v{vector}" for kind in ("softmax", "sum")
-        }
+        self.options, self.features = options, options.features
+        self.shape, self.fragment = _layouts(name, heads, dim, options.features)
+        form = (functor.cuda_type, functor.cuda_header, name, self.shape)
+        if options.weights:
+            self.unit = weights_unit(*form, options, self.fragment)
+            self.entries = {"weights": self.unit.name}
+        else:
+            self.unit = softmax_unit(*form, None, options, self.fragment)
+            self.entries = {which: f"{self.unit.name}_{which}" for which in PASSES}
+        schedule = selection.schedule_for(
+            name, self.shape, functor.cuda_type, options, self.fragment
+        )
+        self._merge_vector = vector = 4 if dim % 4 == 0 else 1
+        unit, wide = merge_unit(name), merge_unit("f32")
+        #: Merge kernels by kind: unit and entry. "float": one float32 for each row and head.
+        self.merges = {
+            kind: (unit, f"{unit.name}_{kind}_v{vector}") for kind in ("softmax", "sum")
+        } | {"float": (wide, f"{wide.name}_sum_v1")}
+        self._grids: dict[tuple[int, ...], int] = {}
         self.grid_y = min(MAX_GRID_Y, heads // self.shape.heads)
-        self.merge_grid_y = min(MAX_GRID_Y, -(-self.width // (_MERGE_COLUMNS * vector)))
         self.rows_a_block = _WARPS * self.shape.tasks
         self._most_blocks = {
             side: multiprocessors * _WAVES[side] * max(_FEW_BLOCKS, tuning.min_blocks)
-            for side, tuning in selection.schedule_for(name, self.shape).backward.items()
+            for side, tuning in schedule.backward.items()
         }
         self._chunk = selection.chunk_for(graph.num_edges, self.shape.tasks)
         self.dst = self._side(graph, "dst")
@@ -118,11 +137,14 @@ class Plan:
         csr, splits = graph.csr(direction), graph.splits(direction, self._chunk)
         rows = graph.num_dst if direction == "dst" else graph.num_src
         blocks = -(-splits.num_tasks // self.rows_a_block) if rows * self.width else 0
+        edge_ids = csr.edge_ids if self.options.numbered else None
         heavy = splits.heavy_rows.numel() if blocks else 0
         return Side(
-            keep=(csr, splits),
+            keep=(csr, splits, edge_ids),
             tasks=splits.tasks.data_ptr(),
             indices=csr.indices.data_ptr(),
+            edge_ids=0 if edge_ids is None else edge_ids.data_ptr(),
+            wide_ids=edge_ids is not None and edge_ids.dtype == torch.int64,
             heavy_rows=splits.heavy_rows.data_ptr(),
             heavy_ptr=splits.heavy_ptr.data_ptr(),
             num_tasks=splits.num_tasks,
@@ -131,8 +153,19 @@ class Plan:
             num_rows=rows,
             blocks=blocks,
             persistent_blocks=min(blocks, self._most_blocks[direction]),
-            merge_blocks=-(-heavy // _MERGE_ROWS),
         )
+
+    def merge_grid_y(self, dims: tuple[int, ...]) -> int:
+        """Tiles of the widest of the merged tables, whose rows are heads of so many values."""
+        return self._grids.get(dims) or self._grids.setdefault(dims, self._merge_tiles(dims))
+
+    def _merge_tiles(self, dims: tuple[int, ...]) -> int:
+        vectors = (self._merge_vector if dim % self._merge_vector == 0 else 1 for dim in dims)
+        tiles = (
+            -(-self.heads * dim // (_MERGE_COLUMNS * vector))
+            for dim, vector in zip(dims, vectors, strict=True)
+        )
+        return min(MAX_GRID_Y, max(1, *tiles, 1))
 
     @cached_property
     def reduce_blocks(self) -> int:
@@ -141,11 +174,27 @@ class Plan:
 
 
 def plan_for(
-    functor: Functor, graph: Graph, dtype: torch.dtype, heads: int, dim: int, multiprocessors: int
+    functor: Functor,
+    graph: Graph,
+    dtype: torch.dtype,
+    heads: int,
+    dim: int,
+    multiprocessors: int,
+    options: Options = PLAIN,
 ) -> Plan:
     """The plan of a call, from the graph's cache."""
-    key = (functor.name, dtype, heads, dim, multiprocessors)
+    key = (functor.name, dtype, heads, dim, multiprocessors, options)
     plan = graph.plans.get(key)
     if plan is None:
-        plan = graph.plans[key] = Plan(functor, graph, dtype, heads, dim, multiprocessors)
+        plan = Plan(functor, graph, dtype, heads, dim, multiprocessors, options)
+        graph.plans[key] = plan
     return plan
+
+
+def _layouts(
+    dtype: str, heads: int, dim: int, features: int
+) -> tuple[selection.Shape, selection.Shape | None]:
+    """Lane layouts of the operands' rows, and of edge features where there are any."""
+    if features and heads and dim:
+        return selection.shapes_with_features(dtype, heads, dim, features)
+    return selection.shape_for(dtype, heads, max(1, dim)), None

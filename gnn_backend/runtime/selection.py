@@ -14,6 +14,8 @@ from functools import lru_cache
 
 import torch
 
+from gnn_backend.runtime.options import PLAIN, Options
+
 MAX_HEAD_DIM = 1024
 VALUES = 8  # values a lane, the sweet spot of registers against lanes
 PACKED_VALUES = 16  # the same of 16-bit rows whose dot products run on tensor cores
@@ -130,9 +132,80 @@ def on_tensor_cores(dtype: str, shape: Shape) -> bool:
     return PER_ACCESS[dtype] == 8 and shape.vector and shape.lanes >= QUAD
 
 
-@lru_cache(maxsize=512)
-def schedule_for(dtype: str, shape: Shape) -> Schedule:
-    """Edges in flight and register bounds: as many as fit without spilling."""
+@lru_cache(maxsize=1024)
+def shapes_with_features(dtype: str, heads: int, dim: int, features: int) -> tuple[Shape, Shape]:
+    """Lane layouts of the operands' rows and of edge features, which share lanes and heads.
+
+    The lanes of a head are as many as the wider of the two asks for.
+    """
+    plain = shape_for(dtype, heads, dim)
+    lanes = min(WARP, max(plain.lanes, _power_of_two(-(-features // VALUES))))
+    side = plain.heads
+    while lanes * side > WARP // 2 and side > 1:
+        side //= 2
+
+    def layout(width: int) -> Shape:
+        each = PER_ACCESS[dtype]
+        vector = width % each == 0
+        values = max(each if vector else 1, _power_of_two(-(-width // lanes)))
+        return Shape(lanes, side, values, vector, vector and width == lanes * values)
+
+    return plain if (lanes, side) == (plain.lanes, plain.heads) else layout(dim), layout(features)
+
+
+@lru_cache(maxsize=1024)
+def schedule_for(
+    dtype: str,
+    shape: Shape,
+    functor: str = "GATv2",
+    options: Options = PLAIN,
+    fragment: Shape | None = None,
+) -> Schedule:
+    """Edges in flight and register bounds: as many as fit without spilling.
+
+    What edges bring besides takes registers: numbers and terms one block, rows half of the edges.
+    """
+    plain = _plain_schedule(dtype, shape, functor)
+    if not options.numbered:
+        return plain
+    wide = options.rows or fragment is not None
+    values = max(shape.values, fragment.values if fragment else 0)
+    each = 1 if values > VALUES else 2
+
+    def burdened(tuning: Pass) -> Pass:
+        unroll = min(tuning.unroll, each) if wide else tuning.unroll
+        return Pass(unroll, max(1, tuning.min_blocks - 1))
+
+    return Schedule(*(burdened(getattr(plain, which)) for which in _PASSES))
+
+
+_PASSES = ("forward", "backward_dst", "backward_src")
+#: Of GAT and dot products: by values a lane, and whether dot products run on tensor cores.
+_SCHEDULES: dict[str, dict[tuple[int, bool], tuple[tuple[int, int], ...]]] = {
+    "GAT": {
+        (VALUES, False): ((4, 5), (4, 4), (4, 4)),
+        (VALUES, True): ((4, 5), (4, 5), (4, 4)),
+        (PACKED_VALUES, False): ((2, 1), (2, 1), (2, 1)),
+        (PACKED_VALUES, True): ((4, 5), (4, 4), (4, 3)),
+    },
+    "Dot": {
+        (VALUES, False): ((4, 4), (4, 3), (4, 3)),
+        (VALUES, True): ((4, 5), (4, 3), (4, 3)),
+        (PACKED_VALUES, False): ((2, 1), (2, 1), (1, 1)),
+        (PACKED_VALUES, True): ((4, 4), (2, 4), (2, 3)),
+    },
+}
+
+
+def _plain_schedule(dtype: str, shape: Shape, functor: str) -> Schedule:
+    if functor == "GATv2":
+        return _gatv2_schedule(dtype, shape)
+    values = VALUES if shape.values <= VALUES else shape.values
+    found = _SCHEDULES[functor].get((values, on_tensor_cores(dtype, shape)))
+    return _schedule(*found or ((1, 1), (1, 1), (1, 1)))
+
+
+def _gatv2_schedule(dtype: str, shape: Shape) -> Schedule:
     packed = on_tensor_cores(dtype, shape)
     if shape.values <= VALUES:
         if packed:

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from gnn_backend.errors import InvalidArgument
 from gnn_backend.graph import Graph
-from gnn_backend.layers.gatv2 import combine, gatv2
+from gnn_backend.layers.combination import combine
+from gnn_backend.layers.gatv2 import gatv2
 
 NUM_SRC, NUM_DST, HEADS, DIM = 5, 4, 2, 3
 EDGES = torch.tensor([[0, 1, 1, 4, 2, 2], [0, 0, 1, 1, 2, 2]])  # destination 3 has no in-edge

@@ -14,6 +14,9 @@ from gnn_backend.runtime.random import Dropout, draw_dropout
 from tests.ops.family import CASES, call, formula
 from tests.ops.support import edges_with_hubs
 
+#: What is above the engines; the kernels are tested in tests/runtime and tests/adapters.
+pytestmark = pytest.mark.usefixtures("twin_engine")
+
 FEW = (torch.tensor([[0, 1, 2, 0, 3, 1, 1], [0, 0, 0, 2, 2, 1, 1]]), 4, 4)
 
 
@@ -38,7 +41,7 @@ def test_twin_is_the_formula(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_equals_the_twin(case: str, twin_engine: None) -> None:
+def test_equals_the_twin(case: str) -> None:
     for weights in (False, True):
         c = call(case, weights=weights)
         wide = c.to(torch.float64)
@@ -46,7 +49,7 @@ def test_equals_the_twin(case: str, twin_engine: None) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_dropout_equals_the_twin(case: str, twin_engine: None) -> None:
+def test_dropout_equals_the_twin(case: str) -> None:
     c = call(case, weights=True)
     torch.manual_seed(3)
     got = c.differentiated(c.run(dropout_p=0.4))
@@ -59,7 +62,7 @@ def test_dropout_equals_the_twin(case: str, twin_engine: None) -> None:
 
 
 @pytest.mark.parametrize("case", ["gatv2 edge", "gat features by head", "dot all"])
-def test_second_derivatives(case: str, twin_engine: None) -> None:
+def test_second_derivatives(case: str) -> None:
     c = call(case, 1, 2, 2, edges=FEW, dtype=torch.float64, weights=True)
     names = list(c.operands)
 
@@ -73,7 +76,7 @@ def test_second_derivatives(case: str, twin_engine: None) -> None:
     assert torch.autograd.gradgradcheck(run, leaves)
 
 
-def test_an_unused_result_has_no_gradient(twin_engine: None) -> None:
+def test_an_unused_result_has_no_gradient() -> None:
     """Each result alone, and the others' part of every gradient is 0."""
     c = call("dot all", weights=True).to(torch.float64)
     results, twins = c.run(), c.twin()
@@ -87,13 +90,13 @@ def test_an_unused_result_has_no_gradient(twin_engine: None) -> None:
             torch.testing.assert_close(g, w, rtol=1e-9, atol=1e-9)
 
 
-def test_scale_is_that_of_the_width_by_default(twin_engine: None) -> None:
+def test_scale_is_that_of_the_width_by_default() -> None:
     c = call("dot", dim=7)
     got = dot_attention(c.graph, **c.operands)
     torch.testing.assert_close(got, dot_attention(c.graph, **c.operands, scale=7**-0.5))
 
 
-def test_results_come_in_order(twin_engine: None) -> None:
+def test_results_come_in_order() -> None:
     for aggregate, weights in itertools.product((False, True), repeat=2):
         c = call("dot all" if aggregate else "dot", weights=weights)
         found = dot_attention(
@@ -106,7 +109,7 @@ def test_results_come_in_order(twin_engine: None) -> None:
         assert shapes == [(2, 5), *[(2, 3)] * aggregate, *[(2,)] * weights]
 
 
-def test_a_seed_decides_the_mask(twin_engine: None) -> None:
+def test_a_seed_decides_the_mask() -> None:
     c = call("gat", heads=6, weights=True)
 
     def weights(seed: int) -> torch.Tensor:
@@ -123,7 +126,7 @@ def test_a_seed_decides_the_mask(twin_engine: None) -> None:
     assert torch.equal(torch.get_rng_state(), before), "no dropout draws"
 
 
-def test_all_weights_dropped(twin_engine: None) -> None:
+def test_all_weights_dropped() -> None:
     c = call("dot all", weights=True)
     got = c.differentiated(c.run(dropout_p=1.0))
     assert all((tensor == 0).all() for tensor in got.values())

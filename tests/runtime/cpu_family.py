@@ -10,25 +10,12 @@ from torch import Tensor
 
 from gnn_backend.graph import Graph
 from gnn_backend.graph.build import expand_rows
-from gnn_backend.ops.functors import FUNCTORS, Functor
+from gnn_backend.ops.functors import FUNCTORS
 from gnn_backend.runtime import cpu
 from gnn_backend.runtime.launch import Cotangents, Saved
 from gnn_backend.runtime.random import Dropout, keep_scale
 
-
-def _no_twin(*_: object) -> Tensor:
-    raise NotImplementedError
-
-
-def _functor(name: str, src: tuple[str, ...], dst: tuple[str, ...], scalar: str) -> Functor:
-    return Functor(name, src, dst, (), (scalar,), _no_twin, cuda_header="", cuda_type="")
-
-
-FAMILY = {
-    "gatv2": FUNCTORS["gatv2"],
-    "gat": _functor("gat", ("x_src", "el"), ("er",), "negative_slope"),
-    "dot": _functor("dot", ("k_src", "v_src"), ("q_dst",), "scale"),
-}
+FAMILY = FUNCTORS
 SCALARS = {
     "gatv2": {"negative_slope": 0.2},
     "gat": {"negative_slope": 0.2},

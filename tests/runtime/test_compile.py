@@ -9,23 +9,43 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from gnn_backend.errors import KernelCompileError, Unsupported
+from gnn_backend.ops.functors import FUNCTORS
 from gnn_backend.runtime import compile as compiler
 from gnn_backend.runtime.compile import Resources, compile_unit
-from gnn_backend.runtime.instances import Unit, all_units, merge_unit
+from gnn_backend.runtime.instances import Unit, all_units, merge_unit, softmax_unit, weights_unit
+from gnn_backend.runtime.options import Options
 from gnn_backend.runtime.selection import (
     DTYPE_NAMES,
     PACKED_VALUES,
     VALUES,
     on_tensor_cores,
     shape_for,
+    shapes_with_features,
 )
-from tests.runtime.test_instances import gatv2_unit
+from tests.runtime.test_instances import unit_of
 
 pytest.importorskip("cupy_backends.cuda.libs.nvrtc", reason="no CuPy with NVRTC")
 
 ARCHS = ("sm_80", "sm_90", "sm_100", "sm_120")
-#: Where the units off the fast paths are compiled too; the fast ones are on all of them.
+#: Where GATv2's units off the fast paths are compiled too; the fast ones are on all of them.
 EVERY_UNIT = ("sm_80", "sm_90")
+#: Where the usual shapes of the other functors are; elsewhere those of two heads of 64 alone.
+EVERY_FUNCTOR = ("sm_90",)
+USUAL = [(heads, dim) for heads in (1, 2) for dim in (32, 64, 128, 256)]
+#: Functor, heads, dimension and options of units that edges bring something to.
+FURTHER = [
+    ("gatv2", 2, 64, Options(rows=True)),
+    ("gatv2", 2, 64, Options(dropout=True)),
+    ("gat", 2, 64, Options(logit=True, dropout=True)),
+    ("gat", 2, 64, Options(logit=True, dropout=True, cotangent=True)),
+    ("gat", 8, 8, Options(dropout=True)),
+    ("gat", 4, 32, Options(features=16, shared=True, aggregate=True)),
+    ("dot", 2, 64, Options(logit=True)),
+    ("dot", 2, 64, Options(dropout=True)),
+    ("dot", 2, 64, Options(logit=True, dropout=True, cotangent=True)),
+    ("dot", 4, 32, Options(dropout=True, features=16, shared=True, query=True, aggregate=True)),
+    ("dot", 4, 32, Options(features=32, query=True, aggregate=True)),
+]
 TRIVIAL = Unit("trivial", ("trivial",), '#include "common.cuh"\nstruct A { int* out; };\n'
                "GNNB_ENTRY(trivial, A, 32, args.out[threadIdx.x] = WHAT;)\n")  # fmt: skip
 
@@ -43,7 +63,7 @@ def fast_units() -> set[str]:
                 shape = shape_for(dtype, heads, dim)
                 values = PACKED_VALUES if on_tensor_cores(dtype, shape) else VALUES
                 if shape.vector and shape.full and shape.values <= values:
-                    names.add(gatv2_unit(dtype, heads, dim).name)
+                    names.update(unit_of(name, dtype, heads, dim).name for name in FUNCTORS)
     return names
 
 
@@ -71,11 +91,36 @@ def test_each_unit_is_of_one_dtype() -> None:
 @pytest.mark.parametrize("arch", ARCHS)
 def test_every_unit(arch: str, dtype: str) -> None:
     fast = fast_units()
-    units = [u for u in units_of(dtype) if arch in EVERY_UNIT or u.name in fast]
-    assert len(units) > 10
+    shapes = USUAL if arch in EVERY_FUNCTOR else [(2, 64)]
+    usual = {unit_of(name, dtype, *shape).name for name in FUNCTORS for shape in shapes}
+
+    def compiled(unit: Unit) -> bool:
+        if unit.name.startswith(("gatv2", "merge")):
+            return arch in EVERY_UNIT or unit.name in fast
+        return unit.name in usual
+
+    units = [unit for unit in units_of(dtype) if compiled(unit)]
+    assert len(units) > 10 and usual <= {unit.name for unit in units}
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         found = list(pool.map(lambda unit: spills(unit, arch), units))
     assert not [f for unit, f in zip(units, found, strict=True) if unit.name in fast and f]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("dtype", "step"), [("f32", 1), ("bf16", 3)])
+def test_units_with_edge_operands_spill_nothing(dtype: str, step: int) -> None:
+    units = []
+    for name, heads, dim, options in FURTHER[::step]:
+        functor, shape, fragment = FUNCTORS[name], shape_for(dtype, heads, dim), None
+        if options.features:
+            shape, fragment = shapes_with_features(dtype, heads, dim, options.features)
+        form = (functor.cuda_type, functor.cuda_header, dtype, shape)
+        units.append(softmax_unit(*form, None, options, fragment))
+        weighing = options._replace(weights=True)
+        units.append(weights_unit(*form, weighing, fragment))
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        found = list(pool.map(lambda unit: spills(unit, "sm_90"), units))
+    assert not [spilling for kernels in found for spilling in kernels]
 
 
 def test_resources_are_read_from_the_log() -> None:

@@ -12,7 +12,7 @@ import torch
 from gnn_backend import config
 from gnn_backend.ops.functors import FUNCTORS
 from gnn_backend.profile import profile
-from gnn_backend.runtime import device, emulator, selection
+from gnn_backend.runtime import device, edge_args, emulator, selection
 from gnn_backend.runtime.launch import Cotangents, Saved, engine_for
 from gnn_backend.runtime.selection import Pass, Schedule
 from tests.emulator.support import launch
@@ -143,18 +143,21 @@ TRAVERSAL_FIELDS = [
     *(f"{table}[{i}]" for table in ("src", "dst", "param") for i in range(2)),
     *(f"scalar[{i}]" for i in range(4)),
     *("out", "lse", "grad_out", "row_stats", "grad", "param_partials", "partial", "partial_stats"),
+    *("second_grad", "second_partial"),
+    *(f"edge.{field}" for field in edge_args._FIELDS),
 ]
-SIDE_FIELDS = ("heavy_rows", "heavy_ptr", "count", "partial", "out")
+SIDE_FIELDS = ("heavy_rows", "heavy_ptr", "count", "partial", "out", "dim", "lse")
 MERGE_FIELDS = [
-    *(f"side[{i}].{field}" for i in range(2) for field in SIDE_FIELDS),
-    *("heads", "dim", "partial_stats", "lse", "param_partials", "param_rows", "param_out"),
+    *(f"side[{i}].{field}" for i in range(device.MERGE_SIDES) for field in SIDE_FIELDS),
+    *("heads", "dim", "split_lse", "partial_stats", "param_partials", "param_rows", "param_out"),
 ]
+TRAVERSAL_ARGS = device.TRAVERSAL_ARGS.format + edge_args.EDGE_ARGS.format.lstrip("<")
 
 
 @pytest.mark.parametrize(
     ("name", "fields", "packed"),
     [
-        ("TraversalArgs", TRAVERSAL_FIELDS, device.TRAVERSAL_ARGS),
+        ("TraversalArgs", TRAVERSAL_FIELDS, struct.Struct(TRAVERSAL_ARGS)),
         ("MergeArgs", MERGE_FIELDS, device.MERGE_ARGS),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,15 +12,27 @@ import pytest
 from gnn_backend import kernels
 from gnn_backend.ops.functors import FUNCTORS
 from gnn_backend.runtime import instances
-from gnn_backend.runtime.instances import Unit, all_units, merge_unit, softmax_unit
-from gnn_backend.runtime.selection import DTYPE_NAMES, Pass, Schedule, schedule_for, shape_for
+from gnn_backend.runtime.instances import Unit, all_units, merge_unit, softmax_unit, weights_unit
+from gnn_backend.runtime.options import Options
+from gnn_backend.runtime.selection import (
+    DTYPE_NAMES,
+    Pass,
+    Schedule,
+    schedule_for,
+    shape_for,
+    shapes_with_features,
+)
 
 SHAPE = shape_for("f32", 2, 64)
 
 
-def gatv2_unit(dtype: str = "f32", heads: int = 2, dim: int = 64) -> Unit:
-    functor = FUNCTORS["gatv2"]
+def unit_of(name: str, dtype: str = "f32", heads: int = 2, dim: int = 64) -> Unit:
+    functor = FUNCTORS[name]
     return softmax_unit(functor.cuda_type, functor.cuda_header, dtype, shape_for(dtype, heads, dim))
+
+
+def gatv2_unit(dtype: str = "f32", heads: int = 2, dim: int = 64) -> Unit:
+    return unit_of("gatv2", dtype, heads, dim)
 
 
 @pytest.fixture
@@ -50,7 +63,8 @@ def test_every_call_has_its_unit() -> None:
         assert merge_unit(dtype).name in names
         for heads in (1, 2, 3, 5, 8, 16, 32):
             for dim in (1, 2, 3, 7, 8, 12, 16, 33, 40, 64, 127, 256, 300, 512, 520, 1023, 1024):
-                assert gatv2_unit(dtype, heads, dim).name in names, (dtype, heads, dim)
+                for name in FUNCTORS:
+                    assert unit_of(name, dtype, heads, dim).name in names, (dtype, heads, dim)
 
 
 def test_a_unit_is_built_once() -> None:
@@ -63,6 +77,28 @@ def test_a_schedule_of_ones_own_has_another_key() -> None:
     tuned = Schedule(Pass(1), Pass(1), Pass(1))
     other = softmax_unit("GATv2", "functors/gatv2.cuh", "f32", SHAPE, tuned)
     assert same.key == shipped.key != other.key
+
+
+def test_options_name_their_units() -> None:
+    """Every set of options has a unit of its own, and none has the name of another."""
+    functor, units = FUNCTORS["dot"], {}
+    for flags in itertools.product((False, True), repeat=5):
+        for features, shared, query, aggregate in (
+            (0, *[False] * 3),
+            (16, *[True] * 3),
+            (16, True, True, False),
+            (64, *[True] * 3),
+        ):
+            options = Options(*flags, features, shared, query, aggregate)
+            shape, fragment = SHAPE, None
+            if features:
+                shape, fragment = shapes_with_features("f32", 2, 64, features)
+            form = (functor.cuda_type, functor.cuda_header, "f32", shape)
+            unit = softmax_unit(*form, None, options, fragment)
+            assert (units.setdefault(unit.name, unit)).source == unit.source
+            assert unit.entries[0].endswith("backward_dst" if options.cotangent else "forward")
+            units[f"{unit.name}_weights"] = weights_unit(*form, options, fragment)
+    assert len(units) == 2 * 4 * 2**5
 
 
 def test_headers_are_those_of_the_sources() -> None:

@@ -1,0 +1,182 @@
+"""What PyG's attention layers have in common: which calls are eligible, and reading their edges."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gnn_backend.adapters.pyg import compiled
+from gnn_backend.adapters.pyg.edges import (
+    Variant,
+    device_of,
+    is_edge_list,
+    num_edges,
+    unsupported_form,
+)
+from gnn_backend.config import get_config
+from gnn_backend.errors import Unsupported, invalid
+from gnn_backend.layers.projection import projection_of
+from gnn_backend.ops.heads import Heads
+from gnn_backend.runtime.launch import engine_for
+
+PLAIN_TENSORS = (Tensor, torch.nn.Parameter)
+LINEAR = "torch_geometric.nn.dense.linear.Linear"
+
+
+def own(conv: Any, name: str) -> Any:
+    """A parameter of the layer, past ``Module.__getattr__`` where it is a plain one."""
+    found = conv._parameters.get(name)
+    return getattr(conv, name) if found is None else found
+
+
+def heads_of(conv: Any) -> Heads:
+    """How the layer combines its heads."""
+    return "concat" if conv.concat else "mean"
+
+
+def dropout_of(conv: Any) -> float:
+    """Probability that this call drops an attention weight."""
+    return float(conv.dropout) if conv.training else 0.0
+
+
+def settings_reason(conv: Any) -> str | None:
+    """Reason code if the dropout probability or the slope is none that a kernel takes."""
+    if not 0.0 <= conv.dropout <= 1.0:
+        return "attention-dropout"
+    slope = getattr(conv, "negative_slope", 0.0)
+    if type(slope) not in (float, int):
+        return "parametrized"
+    # torch.compile traces no isfinite
+    return None if -math.inf < slope < math.inf else "parametrized"
+
+
+def feature_reason(features: Any, device: torch.device, dtype: torch.dtype) -> str | None:
+    """Reason code why node features have no fused path beside parameters on ``device``.
+
+    Parameters
+    ----------
+    features : Tensor or sequence of Tensor
+        [rows, F] each; of a pair, the second may be None where the caller allows it.
+    device, dtype
+        Of the parameters.
+    """
+    parts = features if isinstance(features, (tuple, list)) else (features,)
+    if len(parts) > 2:
+        return "input-form"
+    for part in parts:
+        if type(part) not in PLAIN_TENSORS:
+            return "subclass" if isinstance(part, Tensor) else "input-form"
+        if part.dim() != 2:
+            return "input-form"
+        if part.device != device:
+            return "device-mixed"
+    if parts[0].dtype != dtype:
+        dtype = torch.promote_types(parts[0].dtype, dtype)
+    try:
+        engine_for(device, dtype)
+    except Unsupported as error:
+        return error.reason
+    return None
+
+
+def edge_reason(
+    conv: Any, edge_index: Any, device: torch.device, *, self_loops: bool, square: bool
+) -> str | None:
+    """Reason code why an edge input has no fused path.
+
+    Parameters
+    ----------
+    conv : MessagePassing
+    edge_index : Tensor [2, E] or adjacency
+    device : torch.device
+        Of the features.
+    self_loops : bool
+        Whether the layer adds them.
+    square : bool
+        Whether there are as many sources as destinations.
+    """
+    reverse = conv.flow == "target_to_source"
+    reason = unsupported_form(edge_index, reverse=reverse, self_loops=self_loops)
+    if reason is not None:
+        return reason
+    if torch.compiler.is_compiling() and not compiled.takes(edge_index):
+        return "graph-type"
+    if device_of(edge_index) != device:
+        return "device-mixed"
+    if reverse and not square:
+        return "flow"
+    least = get_config().min_edges
+    return "too-small" if least > 0 and num_edges(edge_index) < least else None
+
+
+def edge_wise_reason(
+    edge_index: Any, edge_attr: Any, returns: bool, device: torch.device
+) -> str | None:
+    """Reason code why edge features that are given, or weights that are asked for, are not fused.
+
+    Raises
+    ------
+    InvalidArgument
+        The features are none of these edges, which the stock layer rejects.
+    """
+    if not is_edge_list(edge_index):  # PyG has an order of its own for the values of adjacencies
+        return (
+            "edge-features" if edge_attr is not None else "returns-attention" if returns else None
+        )
+    if edge_attr is None:
+        return None
+    if type(edge_attr) not in PLAIN_TENSORS or edge_attr.layout is not torch.strided:
+        return "edge-features"
+    if edge_attr.device != device:
+        return "device-mixed"
+    if not edge_attr.is_floating_point() or edge_attr.dim() not in (1, 2):
+        return "edge-features"
+    if edge_attr.shape[0] != edge_index.shape[1]:
+        expected = f"[{edge_index.shape[1]}, F]"
+        raise invalid("edge_attr", "wrong number of rows", tuple(edge_attr.shape), expected)
+    return None
+
+
+def rewritten(
+    edge_index: Tensor, edge_attr: Tensor | None, variant: Variant, fill_value: Any
+) -> tuple[Tensor, Tensor | None]:
+    """Edges and their features as the stock layer has them once self-loops are rewritten."""
+    from torch_geometric.utils import add_self_loops, remove_self_loops
+
+    if not variant.self_loops:
+        return edge_index, edge_attr
+    count = min(variant.num_src, variant.num_dst)
+    kept, features = remove_self_loops(edge_index, edge_attr)
+    return add_self_loops(  # type: ignore[no-any-return]
+        kept, features, fill_value=fill_value, num_nodes=count
+    )
+
+
+def as_columns(edge_attr: Tensor | None) -> Tensor | None:
+    """Edge features [E, F]; PyG takes [E] for one column."""
+    return edge_attr.view(-1, 1) if edge_attr is not None and edge_attr.dim() == 1 else edge_attr
+
+
+def plain_weight(linear: Any, features: Tensor, width: int) -> Tensor | None:
+    """Weight of a linear module without bias that need not be called, or None."""
+    found = projection_of(linear, LINEAR, features.dtype, width)
+    if found is None or found.bias is not None or found.weight.shape[1] != features.shape[-1]:
+        return None
+    return found.weight
+
+
+def message_dtype(device: torch.device, *tensors: Tensor) -> torch.dtype:
+    """Dtype of the stock layer's messages, made from tensors of several dtypes.
+
+    Type promotion decides it (under autocast: 16-bit projections, float32 parameters). CUDA's
+    autocast runs the sum and the exponential of the scores in float32 in any case.
+    """
+    dtype = tensors[0].dtype
+    for tensor in tensors[1:]:
+        dtype = torch.promote_types(dtype, tensor.dtype)
+    if dtype.itemsize == 2 and device.type == "cuda" and torch.is_autocast_enabled("cuda"):
+        return torch.float32
+    return dtype

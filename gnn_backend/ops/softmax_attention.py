@@ -80,11 +80,7 @@ def engine_of(functor: Functor, operands: Mapping[str, Tensor], further: bool) -
         No kernel for these tensors, or for this functor with these operands.
     """
     first = operands[functor.value]
-    engine = engine_for(first.device, first.dtype)
-    further = further or len(operands) > len(functor.operands)
-    if isinstance(engine, DeviceEngine) and (functor.name != "gatv2" or further):
-        raise Unsupported("no-kernel", f"{functor.name} with {', '.join(operands)}")
-    return engine
+    return engine_for(first.device, first.dtype)
 
 
 class _SoftmaxAttention(torch.autograd.Function):

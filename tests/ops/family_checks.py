@@ -1,21 +1,16 @@
-"""Calls of the attention operators on the device engine, judged by the twins.
+"""Calls of the attention operators, judged by the twins.
 
 Imports no pytest, so that ``python -m tests.gpu`` can use it anywhere.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping
-from unittest import mock
 
 import torch
 from torch import Tensor
 
 from gnn_backend.graph import Graph
-from gnn_backend.ops.functors import Functor
-from gnn_backend.runtime.launch import Engine, engine_for
 from gnn_backend.runtime.random import draw_dropout
 from tests.ops.family import Call, call
 from tests.ops.support import TOLERANCE
@@ -41,21 +36,6 @@ SHAPES = [
     ("dot all by head", 2, 64, 64, torch.float32),
     ("dot all by head", 2, 33, 16, torch.float16),
 ]
-
-
-@contextlib.contextmanager
-def on_the_engine() -> Iterator[None]:
-    """Have the operators ask nobody but the engine of the operands' device."""
-
-    def engine(functor: Functor, operands: Mapping[str, Tensor], *_: bool) -> Engine:
-        value = operands[functor.value]
-        return engine_for(value.device, value.dtype)
-
-    with (
-        mock.patch("gnn_backend.ops.softmax_attention.engine_of", engine),
-        mock.patch("gnn_backend.ops.attention.engine_of", engine),
-    ):
-        yield
 
 
 def shaped(case: str, heads: int, dim: int, width: int, dtype: torch.dtype) -> Call:

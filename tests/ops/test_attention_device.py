@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -13,15 +13,13 @@ from gnn_backend.errors import Unsupported
 from gnn_backend.graph import Graph
 from gnn_backend.profile import profile
 from tests.ops.family import CASES, call
-from tests.ops.family_checks import SHAPES, check, on_the_engine, shaped
+from tests.ops.family_checks import SHAPES, check, shaped
 from tests.ops.support import edges_with_hubs, same_bits
 
 
 @pytest.fixture(autouse=True)
-def on_the_device(unoptimised: None, splitting: None) -> Iterator[None]:
+def on_the_device(unoptimised: None, splitting: None) -> None:
     """Run the operators on the device engine in the emulator, with rows split."""
-    with on_the_engine():
-        yield
 
 
 @pytest.mark.parametrize("case", CASES)

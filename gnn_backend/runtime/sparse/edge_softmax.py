@@ -56,14 +56,15 @@ def edge_softmax(
     row_stats = value.new_empty(rows.num_rows, width, words, dtype=kind)
     slot_stats = value.new_empty(splits.num_slots, width, words, dtype=kind)
     out = torch.empty_like(value)
+    operand = Operand("row", width * value.element_size())
     args = EDGE_SOFTMAX_ARGS.pack(
         splits.tasks.data_ptr(),
         splits.num_tasks,
         rows.edge_ids,
         rows.edge_rows.data_ptr(),
         rows.num_edges,
-        *Operand(value).words,
-        *Operand(grad).words,
+        *operand.words(value),
+        *operand.words(grad),
         width,
         weighted,
         out.data_ptr(),

@@ -27,7 +27,7 @@ class Suite(Results):
     expectations : Expectations
     root : Path
         ``tests/python`` of the checkout.
-    output : Path or None
+    output : Path
         Where the results go as JSON.
     """
 
@@ -37,7 +37,7 @@ class Suite(Results):
         shard: tuple[int, int],
         expectations: Expectations,
         root: Path,
-        output: Path | None,
+        output: Path,
     ) -> None:
         super().__init__(output, device=mode == "cuda")
         self.mode, self.shard, self.root = mode, shard, root
@@ -74,6 +74,9 @@ class Suite(Results):
         files = {name.partition("::")[0] for name in names}
         self.unmatched = self.expectations.unmatched(names, files, self.mode)
         items[:] = self._of_shard(items, names)
+
+    def pytest_collection_finish(self) -> None:
+        self.save()  # something to add to, should the process not survive its first test
 
     def _of_shard(self, items: list[pytest.Item], names: list[str]) -> list[pytest.Item]:
         """This shard's tests: a serial group is in one shard, others go where are fewest."""
@@ -128,8 +131,5 @@ class Suite(Results):
             "unexpected passes": passes,
             "unmatched": self.unmatched,
             "detours": dict(self.detours.most_common()),
+            "outcomes": self.outcomes,
         }
-
-    @property
-    def succeeded(self) -> bool:
-        return summary.succeeded(self.results())

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from gnn_backend.adapters.dgl import pattern
 from gnn_backend.adapters.dgl.autocast import without_autocast
@@ -125,8 +126,17 @@ class _Reduce(torch.autograd.Function):
         return None, None, None, grad_u, grad_e, None
 
 
+def _untracked() -> bool:
+    """Whether nothing is to be differentiated, so that an operator can be called as it is."""
+    return not torch.is_grad_enabled() and getattr(forward_ad, "_current_level", 0) < 0
+
+
 def _spmm(graph: Graph, op: str, u: Tensor | None, e: Tensor | None, reduce: str = "sum") -> Tensor:
-    out: Tensor = _Reduce.apply(graph, op, reduce, u, e, torch.is_grad_enabled())
+    out: Tensor
+    if _untracked():
+        out = run("gspmm", graph, op, reduce, u, e, arguments=False)[0]
+        return out
+    out = _Reduce.apply(graph, op, reduce, u, e, torch.is_grad_enabled())
     return out
 
 
@@ -213,7 +223,11 @@ def _operand_grad(
 def _sddmm(
     graph: Graph, op: str, lhs: Tensor | None, rhs: Tensor | None, lhs_target: str, rhs_target: str
 ) -> Tensor:
-    out: Tensor = _OnEdges.apply(graph, op, lhs, rhs, lhs_target, rhs_target)
+    out: Tensor
+    if _untracked():
+        out = run("gsddmm", graph, op, lhs, rhs, lhs_target, rhs_target)
+        return out
+    out = _OnEdges.apply(graph, op, lhs, rhs, lhs_target, rhs_target)
     return out
 
 

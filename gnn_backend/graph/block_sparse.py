@@ -21,7 +21,7 @@ from gnn_backend.graph.splits import Splits, count_splits, make_splits
 
 TILE = 16  # rows and columns of a tile
 ENTRIES = TILE * TILE
-LANES = 32  # bytes of a tile's bitmap: a lane of a warp owns one
+WORDS = ENTRIES // 32  # of a tile's bitmap; a lane of a warp owns a byte
 CHUNKS = (32, 64, 128, 256, 512)  # tiles a task
 _FULL_TASKS = 2000  # tasks of full length that keep a large GPU busy
 _INT32_MAX = 2**31 - 1
@@ -117,12 +117,10 @@ def build_block_sparse(indptr: Tensor, indices: Tensor, num_columns: int) -> Blo
     splits = make_splits(entries.tile_ptr, CHUNKS[which], *sizes[3 * which : 3 * which + 3])
     # All edges of a column write the same id.
     columns = indices.new_zeros(num_tiles * TILE)
-    columns.scatter_(0, (entries.tile * TILE + entries.column).long(), entries.column_id)
-    masks = indices.new_zeros(num_tiles * LANES // 4)
-    bits = 8 * (entries.lane & 3) + entries.bit
-    word = entries.tile * (LANES // 4) + (entries.lane >> 2)
+    columns.scatter_(0, entries.slot.long(), entries.column_id)
+    masks = indices.new_zeros(num_tiles * WORDS)
     # Every edge has a bit of its own, so a sum is a union, in whatever order.
-    masks.scatter_add_(0, word.long(), torch.ones_like(bits).bitwise_left_shift(bits))
+    masks.scatter_add_(0, entries.word.long(), torch.ones_like(entries.bit) << entries.bit)
     return BlockSparse(num_rows, num_edges, columns, masks, _occupied(indptr), splits)
 
 
@@ -136,7 +134,7 @@ def edge_places(indptr: Tensor, indices: Tensor, num_columns: int) -> Tensor:
     """
     entries = _compact(indptr, indices, num_columns)
     dtype = torch.int32 if indices.numel() <= _INT32_MAX // ENTRIES else torch.int64
-    place = entries.tile.to(dtype) * ENTRIES + (entries.lane * 8 + entries.bit)
+    place = entries.word.to(dtype) * 32 + entries.bit
     return torch.empty_like(place).scatter_(0, entries.order, place)
 
 
@@ -166,13 +164,15 @@ def sample_stats(indptr: Tensor, indices: Tensor) -> BlockStats:
 
 
 class _Entries(NamedTuple):
-    """The edges by (window, column, row), and where each stands; ``order``: CSR positions."""
+    """The edges by (window, column, row), and where each stands.
+
+    ``order``: CSR position; ``slot``: 16 * tile + column; ``word``, ``bit``: of the bitmaps.
+    """
 
     order: Tensor
     column_id: Tensor
-    tile: Tensor
-    column: Tensor
-    lane: Tensor
+    slot: Tensor
+    word: Tensor
     bit: Tensor
     tile_ptr: Tensor
 
@@ -180,30 +180,38 @@ class _Entries(NamedTuple):
 def _compact(indptr: Tensor, indices: Tensor, num_columns: int) -> _Entries:
     num_rows, num_edges = indptr.numel() - 1, indices.numel()
     rows = expand_rows(indptr, num_edges)
-    window, dtype = rows >> 4, index_dtype(num_edges)
+    window, row = rows >> 4, rows & 15
     narrow = windows_of(num_rows) * TILE * num_columns <= _INT32_MAX  # sorts in half the time
-    keys = (window if narrow else window.long()) * num_columns + indices
-    keys, order = torch.sort(keys * TILE + (rows & 15), stable=True)
+    first = rows - row  # of the window
+    if not narrow:
+        first, indices = first.long(), indices.long()
+    keys = torch.add(row, indices, alpha=TILE).add(first, alpha=num_columns)
+    keys, order = torch.sort(keys, stable=True)
     # A window's edges stay within its part of the CSR, so `window` holds after the sort as well.
-    pair = keys >> 4
-    column_id, row = (pair - window * num_columns).int(), (keys & 15).int()
-    group = _starts(pair).cumsum(0, dtype=dtype)  # from 1: edges of one column of a window
-    number = _times_before(keys, dtype)
+    within = keys.sub(first, alpha=num_columns)
+    row = (within & 15).int()
+    dtype = index_dtype(num_edges + num_rows)
+    group = _starts(keys >> 4).cumsum(0, dtype=dtype)  # from 1: edges of one column of a window
+    own, number = (group - 1).long(), _times_before(keys, dtype)
     width = group.new_zeros(num_edges + 1)
-    width.scatter_reduce_(0, (group - 1).long(), number + 1, "amax")
+    width.scatter_reduce_(0, own, number + 1, "amax")
     base = width.cumsum(0, dtype=dtype) - width  # columns before each group
-    bounds = indptr[::TILE] if num_rows % TILE == 0 else torch.cat([indptr[::TILE], indptr[-1:]])
-    groups_before = torch.nn.functional.pad(group, (1, 0))[bounds.long()]
-    columns_before = base[groups_before.long()]
+    columns_before = base[_before_windows(group, indptr)]
     tiles = (columns_before.diff() + (TILE - 1)) >> 4
     tile_ptr = torch.nn.functional.pad(tiles.cumsum(0, dtype=dtype), (1, 0))
-    index = window.long()
-    local = base[(group - 1).long()] + number - columns_before[index]
-    column = local & 15
-    lane = ((row & 7) << 2) + ((column & 7) >> 1)
-    bit = ((column >> 3) << 2) + ((row >> 3) << 1) + (column & 1)
-    return _Entries(order, column_id, tile_ptr[index] + (local >> 4), column, lane.int(),
-                    bit.int(), tile_ptr)  # fmt: skip
+    slot = base[own].add_(number).add_((tile_ptr * TILE - columns_before)[window.long()])
+    column = (slot & 15).int()
+    bit = ((column & 6) << 2) + ((column & 8) >> 1) + (column & 1) + ((row & 8) >> 2)
+    word = (slot >> 4) * WORDS + (row & 7)
+    return _Entries(order, (within >> 4).int(), slot, word, bit, tile_ptr)
+
+
+def _before_windows(group: Tensor, indptr: Tensor) -> Tensor:
+    """Groups before each window and after the last: int64 [W + 1]."""
+    bounds = indptr[::TILE]
+    if (indptr.numel() - 1) % TILE:
+        bounds = torch.cat([bounds, indptr[-1:]])
+    return torch.nn.functional.pad(group, (1, 0))[bounds.long()].long()
 
 
 def _starts(keys: Tensor) -> Tensor:

@@ -103,9 +103,7 @@ template <class H> struct BlockSoftmax {
             inverse[half] = empty ? 0.f : 1.f / sum[half];
             if (at.t || (whole && own.first + row >= args.num_rows)) continue;
             const i64 place = own.place(args, row, head);
-            // Of a row without edges the merge is to find a sum, or it would divide by 0.
-            if (!whole) args.partial_stats[place] = empty ? make_float2(0.f, 1.f)
-                                                          : make_float2(top[half], sum[half]);
+            if (!whole) args.partial_stats[place] = make_float2(top[half], sum[half]);
             else args.lse[place] = empty ? 0.f : top[half] + log2_approx(sum[half]);
         }
         if (whole) sums.scale(inverse[0], inverse[1]);

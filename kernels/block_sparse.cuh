@@ -6,8 +6,7 @@
 // 2 t + 8 and 2 t + 9, which is how tensor cores give a product of 16 x 16 and take it back as the
 // left side of the next. Gathered rows go from memory straight into fragments, by accesses of up to 16
 // bytes: what a product sums over may be in any order that both sides share, and so may its columns.
-// Windows of several tasks write partials, merged in slot order by merge.cuh: to it a window is one row
-// of 16 * heads heads.
+// Windows of several tasks write partials, merged in slot order by block_merge.cuh.
 //
 // Bytes a tile and head: 64 of ids, 32 of bitmap, and 16 rows for each gathered table, with no regard to
 // how many of the 256 pairs are edges. Nothing edge-wise is written. Determinism: no atomics; the order of

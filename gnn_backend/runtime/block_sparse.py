@@ -9,7 +9,6 @@ in float16, gradients so small that such a product underflows need the usual los
 from __future__ import annotations
 
 import struct
-from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -18,9 +17,8 @@ from torch import Tensor
 from gnn_backend.errors import Unsupported
 from gnn_backend.graph import BlockSparse, Graph
 from gnn_backend.graph.block_sparse import TILE
-from gnn_backend.runtime.instances import BLOCK, MERGE_BLOCK, Unit, merge_unit
-from gnn_backend.runtime.instances import _cuda_type as cuda_type
-from gnn_backend.runtime.instances import _entry as entry
+from gnn_backend.runtime.block_units import DIMS, block_merge_unit, block_unit, fits_both
+from gnn_backend.runtime.instances import BLOCK, MERGE_BLOCK
 from gnn_backend.runtime.launch import sparse_engine
 from gnn_backend.runtime.plan import MAX_GRID_Y
 from gnn_backend.runtime.selection import DTYPE_NAMES, WARP
@@ -29,14 +27,13 @@ if TYPE_CHECKING:
     from gnn_backend.runtime.device import DeviceEngine
 
 BLOCK_ARGS = struct.Struct("<18q2f")  # BlockArgs in kernels/block_sparse.cuh
-DIMS = range(16, 129, 16)
+MERGE_ARGS = struct.Struct("<11q")  # BlockMergeArgs in kernels/block_merge.cuh
 MAX_HEADS = 65535  # rows of a grid
 LOG2E = 1.4426950408889634
 _WARPS = BLOCK // WARP
 _STATS_ROWS = 8 * _WARPS  # rows a block of row_stats
 _MERGE_ROWS = 8  # windows a merge block
 _MERGE_COLUMNS = 4 * WARP  # of a merge warp
-_BOTH_BYTES = 128  # of a head's row: up to this the gradients of keys and values fit one pass
 
 
 class Gradients(NamedTuple):
@@ -63,64 +60,6 @@ def cannot(dtype: torch.dtype, heads: int, dim: int) -> str | None:
     return None
 
 
-@lru_cache(maxsize=128)
-def block_unit(dtype: str, dim: int) -> Unit:
-    """The passes at one dtype and head dimension.
-
-    Entries: ``<unit>_forward``, ``_row_stats``, ``_backward_dst``, and by source ``_backward_src``
-    or, where both gradients do not fit one pass, ``_backward_key`` and ``_backward_value``.
-    """
-    name = f"block_{dtype}_d{dim}"
-    text = '#define GNNB_CROWDED\n#include "block_attention.cuh"\n'
-    passes = {"forward": "block_forward", "row_stats": "block_row_stats",
-              "backward_dst": "block_backward_dst"}  # fmt: skip
-    if _fits_both(dtype, dim):
-        passes["backward_src"] = "block_backward_src, true, true"
-    else:
-        passes["backward_key"] = "block_backward_src, true, false"
-        passes["backward_value"] = "block_backward_src, false, true"
-    for which, body in passes.items():
-        function, _, flags = body.partition(", ")
-        tuning = _schedule(which, dtype, _row_bytes(dtype, dim))
-        held, ahead = str(tuning.held).lower(), str(tuning.ahead).lower()
-        layout = f"gnnb::Head<{cuda_type(dtype)}, {dim}, {held}, {ahead}>"
-        arguments = f"{function}<{layout}{', ' if flags else ''}{flags}>"
-        text += entry(f"{name}_{which}", "BlockArgs", BLOCK, arguments, tuning.min_blocks)
-    return Unit(name, tuple(f"{name}_{which}" for which in passes), text)
-
-
-class Tuning(NamedTuple):
-    """How a pass trades registers for loads (``Head`` in kernels/block_sparse.cuh)."""
-
-    held: bool
-    ahead: bool
-    min_blocks: int
-
-
-def _schedule(which: str, dtype: str, row_bytes: int) -> Tuning:
-    """Tuning of a pass: what fits without spilling."""
-    two_sided = which in ("backward_dst", "backward_key")  # two rows of the window are wanted
-    held, ahead = row_bytes <= (192 if two_sided else 256), row_bytes <= 128
-    if not ahead:
-        return Tuning(held, ahead, 2)
-    narrow = dtype != "f32" or row_bytes < 128
-    blocks = {"forward": 4, "backward_dst": 3 if narrow else 2}
-    return Tuning(held, ahead, blocks.get(which, 2))
-
-
-def _row_bytes(dtype: str, dim: int) -> int:
-    return dim * (4 if dtype == "f32" else 2)
-
-
-def _fits_both(dtype: str, dim: int) -> bool:
-    return _row_bytes(dtype, dim) <= _BOTH_BYTES
-
-
-def all_units() -> list[Unit]:
-    """Every unit that a call can ask for."""
-    return [block_unit(dtype, dim) for dtype in DTYPE_NAMES.values() for dim in DIMS]
-
-
 def forward(graph: Graph, q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor]:
     """Softmax of ``scale * <q_i, k_j>`` over the in-edges j of i, weighted sum of v_j.
 
@@ -145,10 +84,9 @@ def forward(graph: Graph, q: Tensor, k: Tensor, v: Tensor, scale: float) -> tupl
     """
     call = _Call(graph, q, k, v, scale)
     blocks = graph.block_sparse("dst")
-    out = call.rows(blocks, q.dtype)
-    lse = call.rows(blocks, torch.float32, vector=False)
-    call.run("forward", blocks, (q, None), (k, v), lse=lse, outs=(out, None), softmax=True)
-    return out[: graph.num_dst], lse[: graph.num_dst]
+    out, lse = call.rows(blocks), call.floats(graph.num_dst, call.heads)
+    call.run("forward", blocks, (q, None), (k, v), lse=lse, outs=(out, None))
+    return out, lse
 
 
 def backward(
@@ -173,12 +111,11 @@ def backward(
     dq = dk = dv = None
     if "q" in needs:
         blocks = graph.block_sparse("dst")
-        dq = call.rows(blocks, q.dtype)
+        dq = call.rows(blocks)
         call.run("backward_dst", blocks, (q, grad_out), (k, v), stats=stats, outs=(dq, None))
-        dq = dq[: graph.num_dst]
     if needs & {"k", "v"}:
         blocks = graph.block_sparse("src")
-        dk, dv = call.by_source(blocks, k, v, q, grad_out, stats, needs)
+        dk, dv = call.by_source(blocks, (k, v), (q, grad_out), stats, needs)
     return Gradients(dq, dk, dv)
 
 
@@ -201,11 +138,9 @@ class _Call:
         self.unit = block_unit(self.dtype, dim)
         self.like = q
 
-    def rows(self, blocks: BlockSparse, dtype: torch.dtype, vector: bool = True) -> Tensor:
-        """A result of whole windows, which merges write; the caller cuts off what is too much."""
-        count = blocks.num_windows * TILE if blocks.splits.num_slots else blocks.num_rows
-        shape = (count, self.heads, self.dim) if vector else (count, self.heads)
-        return self.like.new_empty(shape, dtype=dtype)
+    def rows(self, blocks: BlockSparse) -> Tensor:
+        """An empty result of a direction's rows: [rows, H, D]."""
+        return self.like.new_empty(blocks.num_rows, self.heads, self.dim)
 
     def run(
         self,
@@ -216,16 +151,16 @@ class _Call:
         outs: tuple[Tensor | None, Tensor | None],
         lse: Tensor | None = None,
         stats: Tensor | None = None,
-        softmax: bool = False,
     ) -> None:
         """One pass over the tiles, and the merge of split windows."""
         splits = blocks.splits
         if not (splits.num_tasks and self.heads):
             return
         shape = (splits.num_slots, TILE, self.heads)
-        wanted = [out is not None and splits.num_slots > 0 for out in outs]
-        partials = [self._floats(*shape, self.dim) if want else None for want in wanted]
-        partial_stats = self._floats(*shape, 2) if softmax and splits.num_slots else None
+        split = [out is not None and splits.num_slots > 0 for out in outs]
+        partials = [self.floats(*shape, self.dim) if some else None for some in split]
+        softmax = lse is not None and splits.num_slots > 0
+        partial_stats = self.floats(*shape, 2) if softmax else None
         # Copies of operands must outlive the launch.
         held = [None if t is None else _aligned(t) for t in (*tables, *gathered)]
         args = BLOCK_ARGS.pack(
@@ -246,38 +181,33 @@ class _Call:
             self.scale * LOG2E,
         )
         self._launch(which, -(-splits.num_tasks // _WARPS), args)
-        if splits.num_slots:
-            self._merge(blocks, outs, partials, lse, partial_stats)
+        for partial, out in zip(partials, outs, strict=True):
+            if partial is not None and out is not None:
+                self._merge(blocks, partial, out, partial_stats, lse)
 
     def by_source(
         self,
         blocks: BlockSparse,
-        k: Tensor,
-        v: Tensor,
-        q: Tensor,
-        grad_out: Tensor,
+        tables: tuple[Tensor, Tensor],
+        gathered: tuple[Tensor, Tensor],
         stats: Tensor,
         needs: frozenset[str],
     ) -> tuple[Tensor | None, Tensor | None]:
         """Gradients of the keys and values, in one pass where both fit."""
-        both = _fits_both(self.dtype, self.dim)
-        dk = self.rows(blocks, k.dtype) if both or "k" in needs else None
-        dv = self.rows(blocks, v.dtype) if both or "v" in needs else None
+        both = fits_both(self.dtype, self.dim)
+        dk = self.rows(blocks) if both or "k" in needs else None
+        dv = self.rows(blocks) if both or "v" in needs else None
         runs = {"backward_src": (dk, dv)}
         if not both:
             runs = {"backward_key": (dk, None), "backward_value": (None, dv)}
         for which, outs in runs.items():
             if any(out is not None for out in outs):
-                self.run(which, blocks, (k, v), (q, grad_out), stats=stats, outs=outs)
-        count = blocks.num_rows
-        return (
-            dk[:count] if dk is not None and "k" in needs else None,
-            dv[:count] if dv is not None and "v" in needs else None,
-        )
+                self.run(which, blocks, tables, gathered, stats=stats, outs=outs)
+        return dk if "k" in needs else None, dv if "v" in needs else None
 
     def row_stats(self, num_rows: int, out: Tensor, lse: Tensor, grad_out: Tensor) -> Tensor:
         """(lse, <grad_out, out>) of every row and head: float32 [num_rows, H, 2]."""
-        stats = self._floats(num_rows, self.heads, 2)
+        stats = self.floats(num_rows, self.heads, 2)
         if num_rows and self.heads:
             tables = (out.data_ptr(), grad_out.data_ptr(), 0, 0)
             where = (stats.data_ptr(), 0, 0, lse.data_ptr(), 0, 0, 0)
@@ -288,34 +218,40 @@ class _Call:
     def _merge(
         self,
         blocks: BlockSparse,
-        outs: tuple[Tensor | None, Tensor | None],
-        partials: list[Tensor | None],
-        lse: Tensor | None,
+        partial: Tensor,
+        out: Tensor,
         partial_stats: Tensor | None,
+        lse: Tensor | None,
     ) -> None:
-        """Merge split windows: to the merge a window is one row of 16 times the heads."""
-        from gnn_backend.runtime.device import MERGE_ARGS
-
-        splits, heads = blocks.splits, TILE * self.heads
+        """Merge the partials of split windows into a result."""
+        splits = blocks.splits
         heavy = splits.heavy_rows.numel()
-        rows = (splits.heavy_rows.data_ptr(), splits.heavy_ptr.data_ptr(), heavy)
-        pairs = [(p, o) for p, o in zip(partials, outs, strict=True) if p is not None]
-        sides = [n for p, o in pairs for n in (*rows, _address(p), _address(o))]
-        sides += [0] * (10 - len(sides))
-        numbers = (heads, self.dim, _address(partial_stats), _address(lse), 0, 0, 0)
-        unit = merge_unit(self.dtype)
-        kind = "sum" if partial_stats is None else "softmax"
-        grid_y = min(MAX_GRID_Y, -(-heads * self.dim // _MERGE_COLUMNS))
-        grid = (len(pairs) * -(-heavy // _MERGE_ROWS), grid_y)
-        args = MERGE_ARGS.pack(*sides, *numbers)
-        self.engine.launch(unit, f"{unit.name}_{kind}_v4", grid, MERGE_BLOCK, args)
+        args = MERGE_ARGS.pack(
+            splits.heavy_rows.data_ptr(),
+            splits.heavy_ptr.data_ptr(),
+            heavy,
+            blocks.occupied.data_ptr(),
+            blocks.num_rows,
+            self.heads,
+            self.dim,
+            partial.data_ptr(),
+            out.data_ptr(),
+            _address(partial_stats),
+            _address(lse),
+        )
+        unit = block_merge_unit(self.dtype)
+        kind = "sum" if lse is None else "softmax"
+        tiles = -(-TILE * self.heads * self.dim // _MERGE_COLUMNS)
+        grid = (-(-heavy // _MERGE_ROWS), min(MAX_GRID_Y, tiles))
+        self.engine.launch(unit, f"{unit.name}_{kind}", grid, MERGE_BLOCK, args)
 
     def _launch(self, which: str, blocks: int, args: bytes) -> None:
         name = f"{self.unit.name}_{which}"
         self.engine.launch(self.unit, name, (blocks, self.heads), BLOCK, args)
 
-    def _floats(self, *shape: int) -> Tensor:
-        return torch.empty(shape, dtype=torch.float32, device=self.like.device)
+    def floats(self, *shape: int) -> Tensor:
+        """Float32 memory that is not filled."""
+        return self.like.new_empty(shape, dtype=torch.float32)
 
 
 def _address(tensor: Tensor | None) -> int:

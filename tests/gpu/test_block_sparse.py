@@ -10,7 +10,7 @@ import torch
 from gnn_backend import datasets
 from gnn_backend.graph import Graph
 from gnn_backend.profile import profile
-from gnn_backend.runtime import block_sparse
+from gnn_backend.runtime.block_units import DIMS
 from tests.gpu import support
 from tests.gpu.support import table
 from tests.ops.support import same_bits
@@ -39,7 +39,7 @@ def test_graphs(name: str, dtype: torch.dtype) -> None:
     assert {target for target, _ in record.launches} == {"cuda"}
 
 
-@table("dim", block_sparse.DIMS)
+@table("dim", DIMS)
 @table("dtype", DTYPES)
 def test_head_dimensions(dim: int, dtype: torch.dtype) -> None:
     with allowing_tf32():

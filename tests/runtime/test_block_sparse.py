@@ -12,6 +12,7 @@ from gnn_backend import config
 from gnn_backend.errors import Unsupported
 from gnn_backend.profile import profile
 from gnn_backend.runtime import block_sparse
+from gnn_backend.runtime.block_units import DIMS
 from tests.runtime.block_cases import DTYPES, GRAPHS, check, problem, reference, run
 
 
@@ -31,7 +32,7 @@ def test_graphs(name: str, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("dim", block_sparse.DIMS)
+@pytest.mark.parametrize("dim", DIMS)
 def test_head_dimensions(dim: int, dtype: torch.dtype) -> None:
     check(problem(GRAPHS["duplicates"], 1 + dim // 16 % 3, dim, dtype))
 

@@ -8,13 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from gnn_backend.cli.kernels import every_unit
-from gnn_backend.runtime.block_sparse import DIMS, all_units, block_unit
+from gnn_backend.runtime.block_units import DIMS, all_units, block_unit
 from gnn_backend.runtime.selection import DTYPE_NAMES
 
 
 def test_every_dtype_and_dimension_has_its_unit() -> None:
     units = all_units()
-    assert len({unit.name for unit in units}) == len(units) == len(DTYPE_NAMES) * len(DIMS)
+    assert len({unit.name for unit in units}) == len(units) == len(DTYPE_NAMES) * (len(DIMS) + 1)
     assert {unit.name for unit in units} <= {unit.name for unit in every_unit()}
     for unit in units:
         assert all(unit.source.count(f"({entry},") == 1 for entry in unit.entries)

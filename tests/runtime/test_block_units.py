@@ -11,6 +11,10 @@ from gnn_backend.cli.kernels import every_unit
 from gnn_backend.runtime.block_units import DIMS, all_units, block_unit
 from gnn_backend.runtime.selection import DTYPE_NAMES
 
+#: Where all units are compiled; those of common head dimensions, and the merges, are everywhere.
+EVERY_UNIT = ("sm_90",)
+COMMON = ("_d16", "_d32", "_d64", "_d128", *DTYPE_NAMES.values())
+
 
 def test_every_dtype_and_dimension_has_its_unit() -> None:
     units = all_units()
@@ -36,8 +40,9 @@ def test_no_unit_spills(arch: str) -> None:
     pytest.importorskip("cupy_backends.cuda.libs.nvrtc", reason="no CuPy with NVRTC")
     from gnn_backend.runtime.compile import compile_unit
 
+    units = [unit for unit in all_units() if arch in EVERY_UNIT or unit.name.endswith(COMMON)]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        found = list(pool.map(lambda unit: compile_unit(unit, arch), all_units()))
+        found = list(pool.map(lambda unit: compile_unit(unit, arch), units))
     resources = [kernel for _, kernels in found for kernel in kernels]
-    assert len(resources) == sum(len(unit.entries) for unit in all_units())
+    assert len(resources) == sum(len(unit.entries) for unit in units) > 30
     assert not [r for r in resources if r.spill_bytes or r.stack_bytes]

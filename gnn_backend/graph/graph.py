@@ -15,6 +15,12 @@ import torch
 from torch import Tensor
 
 from gnn_backend.errors import invalid
+from gnn_backend.graph.block_sparse import (
+    BlockSparse,
+    BlockStats,
+    build_block_sparse,
+    sample_stats,
+)
 from gnn_backend.graph.build import expand_rows, group_cuda, index_dtype
 from gnn_backend.graph.checks import (
     check_ids,
@@ -86,6 +92,8 @@ class Graph:
         self._counts = counts
         self._splits: dict[tuple[Direction, int], Splits] = {}
         self._stats: dict[Direction, DegreeStats] = {}
+        self._blocks: dict[Direction, BlockSparse] = {}
+        self._block_stats: dict[Direction, BlockStats] = {}
         self.plans: dict[Any, Any] = {}  # launch plans that the runtime keeps with the graph
         self._ends: tuple[Tensor, Tensor] | None = None
         self._reversed: Graph | weakref.ref[Graph] | None = None
@@ -339,9 +347,31 @@ class Graph:
             found = self._stats[direction] = degree_stats(self.csr(direction).indptr.diff())
         return found
 
+    def block_sparse(self, direction: Direction) -> BlockSparse:
+        """Tiles of 16 x 16 for tensor cores (see :class:`BlockSparse`), cached."""
+        found = self._blocks.get(direction)
+        if found is None:
+            with self._lock:
+                found = self._blocks.get(direction)
+                if found is None:
+                    csr = self.csr(direction)
+                    columns = self.num_src if direction == "dst" else self.num_dst
+                    found = build_block_sparse(csr.indptr, csr.indices, columns)
+                    self._blocks[direction] = found
+                    self._block_stats[direction] = found.stats
+        return found
+
+    def block_stats(self, direction: Direction) -> BlockStats:
+        """What the tiles would be, or are: estimated from a sample until they are built; cached."""
+        found = self._block_stats.get(direction)
+        if found is None:
+            csr = self.csr(direction)
+            found = self._block_stats.setdefault(direction, sample_stats(csr.indptr, csr.indices))
+        return found
+
     def nbytes(self) -> int:
         """Bytes held now, lazily built parts included."""
-        parts = [self._by_dst, self._by_src, *self._splits.values()]
+        parts = [self._by_dst, self._by_src, *self._splits.values(), *self._blocks.values()]
         if isinstance(self._reversed, Graph):
             parts += self._reversed._splits.values()
         return sum(p.nbytes() for p in parts if p is not None)
@@ -354,6 +384,8 @@ class Graph:
                 self._by_src = self._reversed = None
             self._splits.clear()
             self._stats.clear()
+            self._blocks.clear()
+            self._block_stats.clear()
 
     def __repr__(self) -> str:
         return (

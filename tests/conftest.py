@@ -166,7 +166,7 @@ def twin_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Run attention operators on their plain torch twins, to test what is above the engines."""
     engine = importlib.import_module("tests.ops.twin_engine")
     for user in ("softmax_attention", "attention", "projected_attention"):
-        monkeypatch.setattr(f"gnn_backend.ops.{user}.engine_of", lambda *_: engine)
+        monkeypatch.setattr(f"gnn_backend.ops.{user}.engine_for", lambda *_: engine)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -38,11 +38,11 @@ from gnn_backend.ops.attention_checks import (
 from gnn_backend.ops.dropout import draw_mask
 from gnn_backend.ops.functors import FUNCTORS
 from gnn_backend.ops.softmax_attention import (
-    engine_of,
     kernel_ready,
     refuse_batch,
     softmax_attention,
 )
+from gnn_backend.runtime.launch import engine_for
 
 
 def gatv2_attention(
@@ -295,9 +295,9 @@ def _attend(
 ) -> Any:
     check_probability("dropout_p", dropout_p)
     functor = FUNCTORS[name]
-    further = bool(dropout_p) or aggregate or weights
-    engine_of(functor, operands, further)  # refuses before a random number is drawn
-    dropout = draw_mask(dropout_p, graph, operands[functor.value].shape[1])
+    value = operands[functor.value]
+    engine_for(value.device, value.dtype)  # refuses before a random number is drawn
+    dropout = draw_mask(dropout_p, graph, value.shape[1])
     results = softmax_attention(
         functor, graph, operands, scalars, dropout, aggregate=aggregate, weights=weights
     )

@@ -18,8 +18,8 @@ from gnn_backend.graph import Graph
 from gnn_backend.ops.dropout import draw_mask
 from gnn_backend.ops.functors import Functor
 from gnn_backend.ops.heads import Heads, merge_heads, unmerge_gradient
-from gnn_backend.ops.softmax_attention import attention_twin, engine_of, kernel_ready, refuse_batch
-from gnn_backend.runtime.launch import Cotangents, Engine, Saved
+from gnn_backend.ops.softmax_attention import attention_twin, kernel_ready, refuse_batch
+from gnn_backend.runtime.launch import Cotangents, Engine, Saved, engine_for
 from gnn_backend.runtime.random import Dropout
 
 
@@ -129,7 +129,7 @@ def projected_attention(
     w_dst, b_dst = (None, None) if dst is None else dst
     inputs = _Inputs(h_src, h_dst, src.weight, src.bias, w_dst, b_dst, att, residual, bias)
     _check(graph, inputs, heads)
-    engine = engine_of(functor, {functor.value: att}, bool(dropout_p))
+    engine = engine_for(att.device, att.dtype)
     dropout = draw_mask(dropout_p, graph, att.shape[-2])
     call = _Call(graph, functor, scalars, engine, heads, dropout)
     if torch.is_grad_enabled():

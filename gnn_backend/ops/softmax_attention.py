@@ -12,7 +12,6 @@ from gnn_backend.errors import Unsupported
 from gnn_backend.graph import Graph
 from gnn_backend.ops.functors import Functor
 from gnn_backend.ops.twins import Attended, softmax_attention_twin
-from gnn_backend.runtime.device import DeviceEngine
 from gnn_backend.runtime.launch import Cotangents, Engine, Saved, engine_for
 from gnn_backend.runtime.random import Dropout
 
@@ -62,29 +61,13 @@ def softmax_attention(
     weights : Tensor [E, H] or None
         After dropout, in the caller's edge order.
     """
-    further = dropout is not None or aggregate or weights
-    engine = engine_of(functor, operands, further)  # refuses before anything is recorded
+    first = operands[functor.value]
+    engine = engine_for(first.device, first.dtype)  # refuses before anything is recorded
     names = tuple(n for n in (*functor.operands, *functor.optional) if n in operands)
     call = _Call(graph, functor, names, dict(scalars), engine, dropout, aggregate, weights)
     found = iter(_SoftmaxAttention.apply(call, *(operands[n] for n in names)))
     out = next(found)
     return out, next(found) if aggregate else None, next(found) if weights else None
-
-
-def engine_of(functor: Functor, operands: Mapping[str, Tensor], further: bool) -> Engine:
-    """The engine of a call.
-
-    Raises
-    ------
-    Unsupported
-        No kernel for these tensors, or for this functor with these operands.
-    """
-    first = operands[functor.value]
-    engine = engine_for(first.device, first.dtype)
-    further = further or len(operands) > len(functor.operands)
-    if isinstance(engine, DeviceEngine) and (functor.name != "gatv2" or further):
-        raise Unsupported("no-kernel", f"{functor.name} with {', '.join(operands)}")
-    return engine
 
 
 class _SoftmaxAttention(torch.autograd.Function):

@@ -16,9 +16,14 @@
 // Determinism. No atomics. The order of every sum is fixed by the tasks and the grid, so equal
 // inputs on one device give equal bits.
 //
-// A functor F (functors/*.cuh) gives Params, Src, Dst (loaded fragments), source_score, score,
-// score_exact, value, the accumulators DstGrad, ParamGrad, SrcGrad with grad_dst_param and
-// grad_src, and the parameter gradients of both passes.
+// A functor F<Shape, Options> (functors/*.cuh) gives
+//   flags: DOTS (scores are sums over the lanes of a head), SCALARS ([N, H] tables: src[1] and dst[0]),
+//     SECOND (a second table by source has a gradient), PARAMS (has parameters), EXACT (score_exact);
+//   loaded fragments: Params, Src, Dst, Edge, and what is fixed of a row: Row of a destination, Source;
+//   source_score and score (a lane's share), logit (in base 2, from their sum and the edge's term),
+//   slope_of (its derivative towards the term), value;
+//   accumulators DstGrad, SrcGrad, ParamGrad, with grad_dst_param and grad_src, and where it has them
+//   store_edge_grad and the parameter gradients of both passes.
 #pragma once
 #include "edge_terms.cuh"
 

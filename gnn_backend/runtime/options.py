@@ -6,8 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from torch import Tensor
 
@@ -20,8 +19,7 @@ _FLAGS = {"logit": "l", "dropout": "d", "rows": "r", "cotangent": "c", "weights"
 _FEATURE_FLAGS = {"shared": "s", "query": "q", "aggregate": "a"}
 
 
-@dataclass(frozen=True)
-class Options:
+class Options(NamedTuple):
     """Features of a unit.
 
     Attributes

@@ -7,69 +7,19 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from torch import Tensor
 
 from gnn_backend import config
 from gnn_backend.errors import Unsupported
 from gnn_backend.graph import Graph
-from gnn_backend.ops.functors import Functor
 from gnn_backend.profile import profile
-from gnn_backend.runtime.launch import Engine, engine_for
-from gnn_backend.runtime.random import draw_dropout
-from tests.ops.family import CASES, Call, call
-from tests.ops.support import TOLERANCE, edges_with_hubs, same_bits
-
-#: Case, heads, head dimension, width of edge features, dtype: tails of lanes and of 16-byte
-#: accesses, whole rows, one value, heads side by side, several blocks of heads.
-SHAPES = [
-    ("gatv2 edge", 3, 1, 1, torch.float32),
-    ("gatv2 edge", 2, 64, 1, torch.float32),
-    ("gatv2 edge", 2, 64, 1, torch.bfloat16),
-    ("gatv2 edge", 1, 24, 1, torch.float16),
-    ("gat logit", 2, 64, 1, torch.float32),
-    ("gat logit", 4, 16, 1, torch.bfloat16),
-    ("gat features", 4, 64, 16, torch.float32),
-    ("gat features by head", 3, 33, 5, torch.bfloat16),
-    ("dot bias", 8, 8, 1, torch.float32),
-    ("dot bias", 2, 64, 1, torch.bfloat16),
-    ("dot bias", 3, 7, 1, torch.float16),
-    ("dot query", 16, 8, 1, torch.float32),
-    ("dot query", 1, 1, 300, torch.float32),
-    ("dot all", 4, 64, 16, torch.float32),
-    ("dot all", 4, 64, 16, torch.bfloat16),
-    ("dot all by head", 2, 64, 64, torch.float32),
-    ("dot all by head", 2, 33, 16, torch.float16),
-]
+from tests.ops.family import CASES, call
+from tests.ops.family_checks import SHAPES, check, shaped
+from tests.ops.support import edges_with_hubs, same_bits
 
 
 @pytest.fixture(autouse=True)
-def on_the_device(unoptimised: None, splitting: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def on_the_device(unoptimised: None, splitting: None) -> None:
     """Run the operators on the device engine in the emulator, with rows split."""
-
-    def engine(functor: Functor, operands: dict[str, Tensor], *_: bool) -> Engine:
-        return engine_for(torch.device("cpu"), operands[functor.value].dtype)
-
-    monkeypatch.setattr("gnn_backend.ops.softmax_attention.engine_of", engine)
-    monkeypatch.setattr("gnn_backend.ops.attention.engine_of", engine)
-
-
-def check(c: Call, p: float = 0.0, factor: float = 1.0) -> dict[str, Tensor]:
-    """Results and gradients of a call against the twin in float64; returns them."""
-    torch.manual_seed(3)
-    got = c.differentiated(c.run(dropout_p=p))
-    torch.manual_seed(3)
-    dropout = draw_dropout(p, torch.device("cpu")) if p else None
-    wide = c.to(torch.float64)
-    want = wide.differentiated(wide.twin(dropout))
-    largest = max(w.abs().max() for n, w in want.items() if not n.startswith("out"))
-    dtype = next(iter(c.operands.values())).dtype
-    for name, expected in want.items():
-        is_out = name.startswith("out")
-        scale = expected.abs().max() if is_out else max(expected.abs().max(), 0.01 * largest)
-        assert got[name].dtype == dtype and got[name].shape == expected.shape, name
-        error = (got[name].double() - expected).abs().max() / scale
-        assert error <= TOLERANCE[dtype][not is_out] * factor, f"{name}: {error:.1e}"
-    return got
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -79,15 +29,7 @@ def test_dropout_weights_and_their_gradient(case: str) -> None:
 
 @pytest.mark.parametrize(("case", "heads", "dim", "width", "dtype"), SHAPES)
 def test_shapes(case: str, heads: int, dim: int, width: int, dtype: torch.dtype) -> None:
-    c = call(case, heads, dim, width, dtype=dtype)
-    with torch.no_grad():
-        for name in ("att", "k_src", "edge_query"):  # logits of order one
-            if name in c.operands:
-                c.operands[name] *= c.operands[name].shape[-1] ** -0.5
-        for name in ("x_src", "x_dst", "edge"):  # sums that 16 bits hold, as they are rounded
-            if "edge" in c.operands:
-                c.operands[name].copy_((c.operands[name].clamp(-2, 2) * 16).round() / 16)
-    check(c, factor=2.0)
+    check(shaped(case, heads, dim, width, dtype), factor=2.0)
 
 
 @pytest.mark.parametrize("case", ["dot all", "gat features by head", "gatv2 edge"])

@@ -24,9 +24,9 @@ from tests.ops.support import attention, check_problem, problem, reference, run
 #: What is forgotten: what stands in the sources (a regular expression), what the mutant has.
 MUTANTS = {
     "the mask of loads past the end": (r"!masked \|\| first \+ u < count", "true"),
-    "the mask of edges past the end": (r"!MASKED \|\| first \+ u < task\.count", "true"),
-    "the mask of logits past the end": (r"if \(MASKED && first", "if (false && first"),
-    "rescaling the accumulator": (r"acc\[i\] \*= scale;", ";"),
+    "the mask of edges past the end": (r"!MASKED \|\| batch\.first \+ u < task\.count", "true"),
+    "the mask of logits past the end": (r"if \(MASKED && batch", "if (false && batch"),
+    "rescaling the accumulator": (r"acc\[i\] \*= factor;", ";"),
     "that a maximum may be -inf": ("= LOWEST", "= negative_infinity()"),
     "the slot of a partial": (r"task\.row : task\.slot\)", "task.row : 0)"),
     "the last warp of a merge": ("w < MERGE_WARPS;", "w < MERGE_WARPS - 1;"),
@@ -36,7 +36,7 @@ MUTANTS = {
         r"o = S::GROUP; o < WARP; o <<= 1\) x \+=", "o = 2 * S::GROUP; o < WARP; o <<= 1) x +="
     ),
     "that an overflow has no weight": (r"!\(score <= LARGEST\)", "score != score"),
-    "the mean of a softmax gradient": (r"\(product\.held\[i\] - delta\)", "product.held[i]"),
+    "the mean of a softmax gradient": (r"held\[i\]\) - delta\)", "held[i]))"),
     "that a masked edge has no weight": (r"!\(score <= LARGEST\) && .*\? 0\.f :", ""),
     "the slope of leaky-relu at zero": (r"> 0\.f\) grad", ">= 0.f) grad"),
     "whose product a quad's lane holds": (r"lane % 4 == quad / 2", "lane % 4 == 0"),

@@ -12,6 +12,7 @@ REASONS: dict[str, str] = {
     "dtype-mixed": "Inputs and parameters have different dtypes; cast them to one dtype, or use "
     "torch.autocast.",
     "head-dim": "The head dimension is outside 1..1024; split it over more heads.",
+    "edge-dim": "Edge features are wider than 1024 numbers (or of no width); project them first.",
     "too-small": "The graph has fewer edges than GNN_BACKEND_MIN_EDGES; lower that setting.",
     "empty": "The graph or a feature tensor is empty, so there is nothing to fuse; the stock code "
     "answers.",

@@ -161,6 +161,14 @@ def _stock_between_tests() -> Iterator[None]:
     gnn_backend.disable()
 
 
+@pytest.fixture
+def twin_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run attention operators on their plain torch twins, to test what is above the engines."""
+    engine = importlib.import_module("tests.ops.twin_engine")
+    monkeypatch.setattr("gnn_backend.ops.softmax_attention.engine_of", lambda *_: engine)
+    monkeypatch.setattr("gnn_backend.ops.attention.engine_of", lambda *_: engine)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the slow tests, so that no worker ends long after the others.
 

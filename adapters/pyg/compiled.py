@@ -14,8 +14,8 @@ from torch import Tensor
 from gnn_backend.adapters.pyg.cache import graph_of
 from gnn_backend.adapters.pyg.edges import Variant, is_edge_list
 from gnn_backend.graph import Graph
-from gnn_backend.ops.attention import kernel_ready
 from gnn_backend.ops.functors import FUNCTORS
+from gnn_backend.ops.softmax_attention import kernel_ready
 from gnn_backend.runtime.launch import Cotangents, Saved, engine_for
 
 _GATV2 = FUNCTORS["gatv2"]
@@ -58,8 +58,7 @@ def _forward(
     graph = _graph(x_src, x_dst, edge_index, loops, reverse)
     engine = engine_for(x_src.device, x_src.dtype)
     operands = _ready(x_src, x_dst, att)
-    out, lse, _ = engine.softmax_forward(_GATV2, graph, operands, {"negative_slope": slope})
-    return out, lse
+    return engine.softmax_forward(_GATV2, graph, operands, {"negative_slope": slope})[:2]
 
 
 @_forward.register_fake

@@ -1,31 +1,67 @@
-"""Fused attention operators: softmax-weighted sums that never store an edge-wise score."""
+r"""Fused attention operators: softmax-weighted sums that never store an edge-wise score.
+
+All of them compute, for every destination :math:`i` and head :math:`h`, over its in-edges
+:math:`e = (j \to i)`,
+
+.. math::
+    \alpha_{e,h} = \mathrm{softmax}_i(\ell)_{e,h}, \qquad
+    w_{e,h} = \alpha_{e,h} \, m_{e,h} / (1 - p), \qquad
+    y_{i,h} = \sum_e w_{e,h} \, v_{j,h}
+
+with a dropout mask :math:`m`, 0 with probability :math:`p` (:math:`w = \alpha` without dropout),
+and differ in the logit :math:`\ell`. Tensors of edges are in the caller's edge order.
+
+They raise ``InvalidArgument`` where shapes, dtypes or devices do not fit each other or the graph,
+and ``Unsupported``, whose ``reason`` says which, where there is no kernel for a dtype, device or
+width. Results are in the dtype of the inputs (float32, bfloat16, float16; float64 on the CPU
+target), accumulated in float32. Destinations without in-edges are 0. Equal inputs give equal
+bits, forward and backward; ``torch.manual_seed`` decides dropout masks, which are computed anew
+in backward. Second derivatives are right (through plain torch operations).
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from gnn_backend.errors import Unsupported, invalid
 from gnn_backend.graph import Graph
-from gnn_backend.ops.functors import FUNCTORS, Functor
-from gnn_backend.runtime.launch import Cotangents, Engine, Saved, engine_for
-
-_ALIGNMENT = 16  # bytes; the kernels read rows in 16-byte accesses
+from gnn_backend.ops.attention_checks import (
+    check_edge_width,
+    check_graph,
+    check_number,
+    check_operands,
+    check_probability,
+    edge_features_shape,
+)
+from gnn_backend.ops.functors import FUNCTORS
+from gnn_backend.ops.softmax_attention import (
+    engine_of,
+    kernel_ready,
+    refuse_batch,
+    softmax_attention,
+)
+from gnn_backend.runtime.random import draw_dropout
 
 
 def gatv2_attention(
-    graph: Graph, x_src: Tensor, x_dst: Tensor, att: Tensor, *, negative_slope: float = 0.2
-) -> Tensor:
+    graph: Graph,
+    x_src: Tensor,
+    x_dst: Tensor,
+    att: Tensor,
+    *,
+    negative_slope: float = 0.2,
+    edge: Tensor | None = None,
+    dropout_p: float = 0.0,
+    return_attention: bool = False,
+) -> Any:
     r"""GATv2 attention (Brody, Alon and Yahav, "How attentive are graph attention networks?").
 
     .. math::
-        \ell_{e,h} = \sum_d a_{h,d} \, \mathrm{LeakyReLU}(x^{src}_{j,h,d} + x^{dst}_{i,h,d}),
-        \qquad
-        y_{i,h} = \sum_{e = (j \to i)} \mathrm{softmax}_i(\ell)_{e,h} \, x^{src}_{j,h}
+        \ell_{e,h} = \sum_d a_{h,d} \,
+        \mathrm{LeakyReLU}(x^{src}_{j,h,d} + x^{dst}_{i,h,d} + z_{e,h,d}),
+        \qquad v = x^{src}
 
     Parameters
     ----------
@@ -39,13 +75,18 @@ def gatv2_attention(
         Attention vector.
     negative_slope : float
         Slope of the leaky-relu below 0 (its derivative at 0 is the slope, as in torch).
+    edge : Tensor [E, H, D], optional
+        Projected edge features z.
+    dropout_p : float
+        Probability that a weight is dropped.
+    return_attention : bool
+        Return the weights w as well.
 
     Returns
     -------
-    Tensor [num_dst, H, D]
-        In the dtype of the inputs (float32, bfloat16, float16; float64 on the CPU target);
-        accumulated in float32. Destinations without in-edges are 0. Equal inputs give equal bits,
-        forward and backward. Second derivatives are right (through plain torch operations).
+    out : Tensor [num_dst, H, D]
+    attention : Tensor [E, H]
+        If asked for; then the result is a tuple.
 
     Raises
     ------
@@ -54,134 +95,222 @@ def gatv2_attention(
     Unsupported
         No kernel for this dtype, device or head dimension; ``reason`` says which.
     """
-    operands = {"x_src": x_src, "x_dst": x_dst, "att": att}
-    _check(graph, operands, negative_slope)
-    return softmax_attention(
-        FUNCTORS["gatv2"], graph, operands, {"negative_slope": float(negative_slope)}
-    )
+    operands = {"x_src": x_src, "x_dst": x_dst, "att": att, **_given(edge=edge)}
+    src, dst, edges = _sizes(graph)
+    shapes = {
+        "x_src": (*src, "D"),
+        "x_dst": (*dst, "D"),
+        "att": ("H", "D"),
+        "edge": (*edges, "D"),
+    }
+    check_operands(graph, operands, shapes, "x_src")
+    check_number("negative_slope", negative_slope)
+    scalars = {"negative_slope": float(negative_slope)}
+    return _attend("gatv2", graph, operands, scalars, dropout_p, False, return_attention)
 
 
-def softmax_attention(
-    functor: Functor, graph: Graph, operands: Mapping[str, Tensor], scalars: Mapping[str, float]
-) -> Tensor:
-    """Softmax-weighted sum of any functor; the operands are already checked."""
-    first = operands[functor.src[0]]
-    engine = engine_for(first.device, first.dtype)  # refuses before anything is recorded
-    ordered = [operands[name] for name in functor.operands]
-    return _SoftmaxAttention.apply(graph, functor, dict(scalars), engine, *ordered)  # type: ignore[no-any-return]
+def gat_attention(
+    graph: Graph,
+    x_src: Tensor,
+    el: Tensor,
+    er: Tensor,
+    *,
+    negative_slope: float = 0.2,
+    edge_logit: Tensor | None = None,
+    edge_features: Tensor | None = None,
+    dropout_p: float = 0.0,
+    return_attention: bool = False,
+) -> Any:
+    r"""GAT attention (Velickovic et al., "Graph attention networks").
+
+    .. math::
+        \ell_{e,h} = \mathrm{LeakyReLU}(el_{j,h} + er_{i,h} + b_{e,h}), \qquad v = x^{src}
+
+    A projected edge feature in the logit is a logit of its own,
+    :math:`a \cdot W f_e = (W^\top a) \cdot f_e`, and one in the value is summed before it is
+    projected, :math:`\sum_e w_e W f_e = W \sum_e w_e f_e`.
+
+    Parameters
+    ----------
+    graph : Graph
+        Edges source j -> destination i.
+    x_src : Tensor [num_src, H, D]
+        Values.
+    el : Tensor [num_src, H]
+    er : Tensor [num_dst, H]
+        Shares of the two ends in the logit.
+    negative_slope : float
+        Slope of the leaky-relu below 0 (its derivative at 0 is the slope, as in torch).
+    edge_logit : Tensor [E, H], optional
+        Share b of the edge.
+    edge_features : Tensor [E, F] or [E, H, F], optional
+        Features f whose weighted sum is returned too; F from 1 to 1024.
+    dropout_p : float
+        Probability that a weight is dropped.
+    return_attention : bool
+        Return the weights w as well.
+
+    Returns
+    -------
+    out : Tensor [num_dst, H, D]
+    out_edge : Tensor [num_dst, H, F]
+        :math:`\sum_e w_{e,h} f_e`, with ``edge_features``; then the result is a tuple.
+    attention : Tensor [E, H]
+        If asked for; then the result is a tuple.
+
+    Raises
+    ------
+    InvalidArgument
+        Shapes, dtypes or devices do not fit each other or the graph.
+    Unsupported
+        No kernel for this dtype, device or width; ``reason`` says which.
+    """
+    further = _given(edge_logit=edge_logit, edge_features=edge_features)
+    operands = {"x_src": x_src, "el": el, "er": er, **further}
+    src, dst, edges = _sizes(graph)
+    shapes = {
+        "x_src": (*src, "D"),
+        "el": src,
+        "er": dst,
+        "edge_logit": edges,
+        "edge_features": edge_features_shape(graph, edge_features),
+    }
+    check_operands(graph, operands, shapes, "x_src")
+    check_number("negative_slope", negative_slope)
+    if edge_features is not None:
+        check_edge_width(edge_features)
+    scalars = {"negative_slope": float(negative_slope)}
+    aggregate = edge_features is not None
+    return _attend("gat", graph, operands, scalars, dropout_p, aggregate, return_attention)
 
 
-class _SoftmaxAttention(torch.autograd.Function):
-    """Saves the operands, the output and the log-sum-exp; nothing edge-wise."""
+def dot_attention(
+    graph: Graph,
+    q_dst: Tensor,
+    k_src: Tensor,
+    v_src: Tensor,
+    *,
+    scale: float | None = None,
+    edge_bias: Tensor | None = None,
+    edge_features: Tensor | None = None,
+    edge_query: Tensor | None = None,
+    edge_aggregate: bool = False,
+    dropout_p: float = 0.0,
+    return_attention: bool = False,
+) -> Any:
+    r"""Dot-product attention (Vaswani et al., "Attention is all you need") over in-edges.
 
-    @staticmethod
-    def forward(
-        ctx: Any,
-        graph: Graph,
-        functor: Functor,
-        scalars: dict[str, float],
-        engine: Engine,
-        *operands: Tensor,
-    ) -> Tensor:
-        ready = {n: kernel_ready(t) for n, t in zip(functor.operands, operands, strict=True)}
-        out, lse, _ = engine.softmax_forward(functor, graph, ready, scalars)
-        ctx.graph, ctx.functor, ctx.scalars, ctx.engine = graph, functor, scalars, engine
-        ctx.save_for_backward(*operands, out, lse)
-        return out
+    .. math::
+        \ell_{e,h} = s \, (\langle q_{i,h}, k_{j,h} \rangle + \langle u_{i,h}, f_e \rangle)
+        + b_{e,h}
 
-    @staticmethod
-    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
-        functor, graph = ctx.functor, ctx.graph
-        *operands, out, lse = ctx.saved_tensors
-        names = functor.operands
-        needed = [n for n, need in zip(names, ctx.needs_input_grad[4:], strict=True) if need]
-        refuse_batch(grad_out)
-        if torch.is_grad_enabled():  # create_graph=True: the gradient must have a graph itself
-            grads = _twin_gradients(
-                functor,
-                graph,
-                dict(zip(names, operands, strict=True)),
-                ctx.scalars,
-                needed,
-                grad_out,
-            )
-        else:
-            ready = {n: kernel_ready(t) for n, t in zip(names, operands, strict=True)}
-            grads = ctx.engine.softmax_backward(
-                functor, graph, ready, ctx.scalars, Saved(out, lse),
-                Cotangents(kernel_ready(grad_out)), frozenset(needed),
+    A key and a value with projected edge features, :math:`k_j + W f_e` and :math:`v_j + W f_e`,
+    need no [E, H, D]: give the features as they are, :math:`u_{i,h} = W_h^\top q_{i,h}` as
+    ``edge_query``, and add :math:`W_h` times the second result to the first. Features that are
+    projected already are ``edge_features`` [E, H, D] with ``edge_query=q_dst``.
+
+    Parameters
+    ----------
+    graph : Graph
+        Edges source j -> destination i.
+    q_dst : Tensor [num_dst, H, D]
+    k_src, v_src : Tensor [num_src, H, D]
+    scale : float, optional
+        s, by default 1 / sqrt(D).
+    edge_bias : Tensor [E, H], optional
+        b, for a mask -inf.
+    edge_features : Tensor [E, F] or [E, H, F], optional
+        f; F from 1 to 1024.
+    edge_query : Tensor [num_dst, H, F], optional
+        u.
+    edge_aggregate : bool
+        Return the weighted sum of the edge features as well.
+    dropout_p : float
+        Probability that a weight is dropped.
+    return_attention : bool
+        Return the weights w as well.
+
+    Returns
+    -------
+    out : Tensor [num_dst, H, D]
+    out_edge : Tensor [num_dst, H, F]
+        :math:`\sum_e w_{e,h} f_e`, with ``edge_aggregate``; then the result is a tuple.
+    attention : Tensor [E, H]
+        If asked for; then the result is a tuple.
+
+    Raises
+    ------
+    InvalidArgument
+        Shapes, dtypes or devices do not fit each other or the graph.
+    Unsupported
+        No kernel for this dtype, device or width; ``reason`` says which.
+    """
+    further = _given(edge_bias=edge_bias, edge_features=edge_features, edge_query=edge_query)
+    operands = {"q_dst": q_dst, "k_src": k_src, "v_src": v_src, **further}
+    src, dst, edges = _sizes(graph)
+    shapes = {
+        "q_dst": (*dst, "D"),
+        "k_src": (*src, "D"),
+        "v_src": (*src, "D"),
+        "edge_bias": edges,
+        "edge_features": edge_features_shape(graph, edge_features),
+        "edge_query": (*dst, "F"),
+    }
+    check_operands(graph, operands, shapes, "q_dst")
+    if edge_features is None:
+        if edge_query is not None or edge_aggregate:
+            raise invalid("edge_features", "not given", None, "[E, F] or [E, H, F]")
+    else:
+        if edge_query is None and not edge_aggregate:
+            raise invalid(
+                "edge_features", "of no effect", tuple(edge_features.shape),
+                "edge_query or edge_aggregate beside it",
             )  # fmt: skip
-        return (None, None, None, None, *(grads.get(name) for name in names))
+        check_edge_width(edge_features)
+    if scale is None:
+        scale = q_dst.shape[2] ** -0.5 if q_dst.shape[2] else 1.0
+    check_number("scale", scale)
+    scalars = {"scale": float(scale)}
+    return _attend("dot", graph, operands, scalars, dropout_p, edge_aggregate, return_attention)
 
 
-def _twin_gradients(
-    functor: Functor,
+def _given(**operands: Tensor | None) -> dict[str, Tensor]:
+    return {name: tensor for name, tensor in operands.items() if tensor is not None}
+
+
+def _sizes(graph: Graph) -> tuple[tuple[Any, str], tuple[Any, str], tuple[Any, str]]:
+    """Shapes [rows, H] of sources, destinations and edges."""
+    check_graph(graph)
+    return (graph.num_src, "H"), (graph.num_dst, "H"), (graph.num_edges, "H")
+
+
+def _attend(
+    name: str,
     graph: Graph,
     operands: dict[str, Tensor],
-    scalars: Mapping[str, float],
-    needed: list[str],
-    grad_out: Tensor,
-) -> dict[str, Tensor]:
-    """Differentiable gradients, by differentiating the plain torch twin in float32 or wider."""
-    wide = torch.promote_types(grad_out.dtype, torch.float32)
-    # Views, as one tensor may be given twice and each use has a gradient of its own.
-    operands = {n: t.view_as(t) for n, t in operands.items()}
-    out = functor.twin(graph, {n: t.to(wide) for n, t in operands.items()}, scalars)
-    grads = torch.autograd.grad(
-        out, [operands[n] for n in needed], grad_out.to(wide), create_graph=True, allow_unused=True
+    scalars: dict[str, float],
+    dropout_p: float,
+    aggregate: bool,
+    weights: bool,
+) -> Any:
+    check_probability("dropout_p", dropout_p)
+    functor = FUNCTORS[name]
+    further = bool(dropout_p) or aggregate or weights
+    engine_of(functor, operands, further)  # refuses before a random number is drawn
+    dropout = draw_dropout(dropout_p, graph.device) if dropout_p else None
+    results = softmax_attention(
+        functor, graph, operands, scalars, dropout, aggregate=aggregate, weights=weights
     )
-    pairs = zip(needed, grads, strict=True)
-    return {n: torch.zeros_like(operands[n]) if g is None else g for n, g in pairs}
+    asked = [result for result in results if result is not None]
+    return tuple(asked) if aggregate or weights else asked[0]
 
 
-def refuse_batch(grad_out: Tensor) -> None:
-    """Refuse a batch of cotangents, which has no storage that a kernel could read."""
-    functorch = torch._C._functorch
-    if functorch.is_batchedtensor(grad_out) or functorch.is_legacy_batchedtensor(grad_out):
-        raise Unsupported(
-            "transforms",
-            "got a batch of gradients (is_grads_batched or a vectorized jacobian), expected one; "
-            "differentiate in a loop, or call the layer inside gnn_backend.disabled()",
-        )
-
-
-def kernel_ready(tensor: Tensor) -> Tensor:
-    """Contiguous, aligned for vector accesses, no lazy negation; a copy only where it is not.
-
-    Autograd must not be recording, as in the methods of an autograd function.
-    """
-    if not tensor.is_contiguous() or tensor.is_neg():
-        tensor = tensor.contiguous().resolve_neg()
-    return tensor if tensor.data_ptr() % _ALIGNMENT == 0 else tensor.clone()
-
-
-def _check(graph: Graph, operands: Mapping[str, Tensor], negative_slope: float) -> None:
-    if not isinstance(graph, Graph):
-        raise invalid("graph", "not a graph", type(graph).__name__, "a gnn_backend.graph.Graph")
-    for name, operand in operands.items():
-        if not isinstance(operand, Tensor):
-            raise invalid(name, "not a tensor", type(operand).__name__, "a torch.Tensor")
-    x_src = operands["x_src"]
-    if x_src.dim() != 3:
-        raise invalid("x_src", "wrong shape", tuple(x_src.shape), "[num_src, heads, dim]")
-    heads, dim = x_src.shape[1:]
-    dtype, device = x_src.dtype, graph.device
-    expected = {
-        "x_src": (graph.num_src, heads, dim),
-        "x_dst": (graph.num_dst, heads, dim),
-        "att": (heads, dim),
-    }
-    for name, tensor in operands.items():
-        if tensor.shape != expected[name]:
-            raise invalid(name, "wrong shape", tuple(tensor.shape), expected[name])
-        if tensor.dtype != dtype:
-            raise invalid(name, "mixed dtypes", tensor.dtype, f"{dtype}, as x_src")
-        if tensor.device != device:
-            raise invalid(name, "not on the graph's device", tensor.device, device)
-    if not x_src.is_floating_point():
-        raise invalid("x_src", "wrong dtype", x_src.dtype, "a floating-point dtype")
-    if not isinstance(negative_slope, (int, float)) or not math.isfinite(negative_slope):
-        raise invalid("negative_slope", "not a finite number", negative_slope, "a finite float")
-
-
-__all__ = ["Unsupported", "gatv2_attention", "softmax_attention"]
+__all__ = [
+    "Unsupported",
+    "dot_attention",
+    "gat_attention",
+    "gatv2_attention",
+    "kernel_ready",
+    "refuse_batch",
+    "softmax_attention",
+]

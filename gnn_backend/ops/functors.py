@@ -1,7 +1,8 @@
 """One row a functor: what an edge computes, on every target.
 
-A functor names its operands and gives a plain-torch twin, the CUDA header and type, and the
-Numba source. The traversal templates know nothing about the formula.
+A functor names its operands and gives its score in plain torch, the CUDA header and type, and
+the Numba source. The traversal templates know nothing about the formula; neither does
+:mod:`gnn_backend.ops.twins`, which turns a score into attention.
 """
 
 from __future__ import annotations
@@ -9,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
+from torch.nn.functional import leaky_relu
 
 from gnn_backend.graph import Graph
-from gnn_backend.graph.build import expand_rows
+from gnn_backend.ops.twins import Edges, softmax_aggregate, softmax_attention_twin
 
-Twin = Callable[[Graph, Mapping[str, Tensor], Mapping[str, float]], Tensor]
+Score = Callable[[Edges, Mapping[str, Tensor], Mapping[str, float]], Tensor]
 
 
 @dataclass(frozen=True)
@@ -27,13 +28,19 @@ class Functor:
     name : str
         Key in ``FUNCTORS``; the Numba source is found by it.
     src, dst, params, scalars : tuple of str
-        Operand names: node tables read at the source and at the destination [N, H, D],
-        parameters [H, D], and numbers.
-    twin : callable (graph, operands, scalars) -> Tensor
-        The same result in plain differentiable torch, in the operands' dtype; the oracle of
-        tests and the graph of second derivatives.
+        Operand names: node tables read at the source and at the destination [N, H, D] or
+        [N, H], parameters [H, D], and numbers.
+    value : str
+        The source table whose rows are summed, [N, H, D].
+    score : callable (edges, operands, scalars) -> Tensor [E, H]
+        The logits in plain differentiable torch, in ``by_dst`` order.
     cuda_header, cuda_type : str
-        Where the device functor is defined, and its template's name.
+        Where the device functor is defined, and its template's name (empty: not yet).
+    edge : tuple of str
+        Optional operands, a row an edge in the caller's order: [E, H, D] or [E, H];
+        ``edge_features`` is [E, F] or [E, H, F].
+    edge_dst : tuple of str
+        Optional tables read at the destination [num_dst, H, F] beside ``edge_features``.
     """
 
     name: str
@@ -41,52 +48,95 @@ class Functor:
     dst: tuple[str, ...]
     params: tuple[str, ...]
     scalars: tuple[str, ...]
-    twin: Twin
+    value: str
+    score: Score
     cuda_header: str
     cuda_type: str
+    edge: tuple[str, ...] = ()
+    edge_dst: tuple[str, ...] = ()
 
     @property
     def operands(self) -> tuple[str, ...]:
+        """Names of the operands that every call has."""
         return (*self.src, *self.dst, *self.params)
 
+    @property
+    def optional(self) -> tuple[str, ...]:
+        """Names of the operands that a call may have."""
+        return (*self.edge, *self.edge_dst)
 
-def softmax_aggregate(graph: Graph, logits: Tensor, values: Tensor) -> Tensor:
-    """Softmax of logits [E, H] over the in-edges of each destination, weighted sum of values.
-
-    Edges are in ``by_dst`` order; values [E, H, D]. Rows without in-edges are 0.
-    """
-    heads = logits.shape[1]
-    rows = expand_rows(graph.by_dst.indptr, graph.num_edges).long()
-    index = rows[:, None].expand(-1, heads)
-    top = logits.detach().new_full((graph.num_dst, heads), float("-inf"))
-    top = top.scatter_reduce(0, index, logits.detach(), "amax", include_self=True)
-    weights = (logits - top[rows]).exp()
-    total = weights.new_zeros(graph.num_dst, heads).index_add(0, rows, weights)
-    alpha = weights / total[rows]
-    out = values.new_zeros(graph.num_dst, *values.shape[1:])
-    return out.index_add(0, rows, alpha.unsqueeze(-1) * values)
+    def twin(
+        self, graph: Graph, operands: Mapping[str, Tensor], scalars: Mapping[str, float]
+    ) -> Tensor:
+        """The output in plain differentiable torch, in the operands' dtype: the oracle of tests."""
+        return softmax_attention_twin(self.score, self.value, graph, operands, scalars).out
 
 
-def _gatv2_twin(
-    graph: Graph, operands: Mapping[str, Tensor], scalars: Mapping[str, float]
-) -> Tensor:
-    x_src, x_dst, att = operands["x_src"], operands["x_dst"], operands["att"]
-    source = graph.by_dst.indices.long()
-    rows = expand_rows(graph.by_dst.indptr, graph.num_edges).long()
-    values = x_src[source]
-    hidden = torch.nn.functional.leaky_relu(values + x_dst[rows], scalars["negative_slope"])
-    return softmax_aggregate(graph, (hidden * att).sum(-1), values)
+def _gatv2(edges: Edges, operands: Mapping[str, Tensor], scalars: Mapping[str, float]) -> Tensor:
+    hidden = operands["x_src"][edges.src] + operands["x_dst"][edges.dst]
+    if "edge" in operands:
+        hidden = hidden + edges.rows(operands["edge"])
+    return (leaky_relu(hidden, scalars["negative_slope"]) * operands["att"]).sum(-1)
+
+
+def _gat(edges: Edges, operands: Mapping[str, Tensor], scalars: Mapping[str, float]) -> Tensor:
+    logits = operands["el"][edges.src] + operands["er"][edges.dst]
+    if "edge_logit" in operands:
+        logits = logits + edges.rows(operands["edge_logit"])
+    return leaky_relu(logits, scalars["negative_slope"])
+
+
+def _dot(edges: Edges, operands: Mapping[str, Tensor], scalars: Mapping[str, float]) -> Tensor:
+    logits = (operands["q_dst"][edges.dst] * operands["k_src"][edges.src]).sum(-1)
+    if "edge_query" in operands:
+        features = edges.rows(operands["edge_features"])
+        features = features.unsqueeze(1) if features.dim() == 2 else features
+        logits = logits + (operands["edge_query"][edges.dst] * features).sum(-1)
+    logits = scalars["scale"] * logits
+    return logits + edges.rows(operands["edge_bias"]) if "edge_bias" in operands else logits
 
 
 FUNCTORS: dict[str, Functor] = {
-    "gatv2": Functor(
-        name="gatv2",
-        src=("x_src",),
-        dst=("x_dst",),
-        params=("att",),
-        scalars=("negative_slope",),
-        twin=_gatv2_twin,
-        cuda_header="functors/gatv2.cuh",
-        cuda_type="GATv2",
-    ),
+    functor.name: functor
+    for functor in (
+        Functor(
+            name="gatv2",
+            src=("x_src",),
+            dst=("x_dst",),
+            params=("att",),
+            scalars=("negative_slope",),
+            value="x_src",
+            score=_gatv2,
+            cuda_header="functors/gatv2.cuh",
+            cuda_type="GATv2",
+            edge=("edge",),
+        ),
+        Functor(
+            name="gat",
+            src=("x_src", "el"),
+            dst=("er",),
+            params=(),
+            scalars=("negative_slope",),
+            value="x_src",
+            score=_gat,
+            cuda_header="functors/gat.cuh",
+            cuda_type="",
+            edge=("edge_logit", "edge_features"),
+        ),
+        Functor(
+            name="dot",
+            src=("k_src", "v_src"),
+            dst=("q_dst",),
+            params=(),
+            scalars=("scale",),
+            value="v_src",
+            score=_dot,
+            cuda_header="functors/dot.cuh",
+            cuda_type="",
+            edge=("edge_bias", "edge_features"),
+            edge_dst=("edge_query",),
+        ),
+    )
 }
+
+__all__ = ["FUNCTORS", "Functor", "softmax_aggregate"]

@@ -15,10 +15,11 @@ from torch import Tensor
 
 from gnn_backend.errors import invalid
 from gnn_backend.graph import Graph
-from gnn_backend.ops.attention import kernel_ready, refuse_batch
 from gnn_backend.ops.functors import Functor
 from gnn_backend.ops.heads import Heads, merge_heads, unmerge_gradient
+from gnn_backend.ops.softmax_attention import attention_twin, kernel_ready, refuse_batch
 from gnn_backend.runtime.launch import Cotangents, Engine, Saved, engine_for
+from gnn_backend.runtime.random import Dropout, draw_dropout
 
 
 class Projection(NamedTuple):
@@ -36,6 +37,7 @@ class _Call(NamedTuple):
     scalars: Mapping[str, float]
     engine: Engine
     heads: Heads
+    dropout: Dropout | None
 
 
 class _Inputs(NamedTuple):
@@ -82,6 +84,7 @@ def projected_attention(
     heads: Heads = "keep",
     residual: Tensor | None = None,
     bias: Tensor | None = None,
+    dropout_p: float = 0.0,
 ) -> Tensor:
     """Project features, attend, combine the heads, add the residual and the bias.
 
@@ -107,6 +110,8 @@ def projected_attention(
         Shape of the result: [num_dst, H, D], [num_dst, H * D] or [num_dst, D].
     residual : Tensor in the shape of the result, optional
     bias : Tensor [columns of the result], optional
+    dropout_p : float
+        Probability that a weight is dropped.
 
     Returns
     -------
@@ -123,7 +128,9 @@ def projected_attention(
     w_dst, b_dst = (None, None) if dst is None else dst
     inputs = _Inputs(h_src, h_dst, src.weight, src.bias, w_dst, b_dst, att, residual, bias)
     _check(graph, inputs, heads)
-    call = _Call(graph, functor, scalars, engine_for(att.device, att.dtype), heads)
+    engine = engine_for(att.device, att.dtype)
+    dropout = draw_dropout(dropout_p, att.device) if dropout_p else None
+    call = _Call(graph, functor, scalars, engine, heads, dropout)
     if torch.is_grad_enabled():
         return _ProjectedAttention.apply(call, *inputs)  # type: ignore[no-any-return]
     out, _, _ = _attend(call, inputs)
@@ -169,7 +176,9 @@ def _attend(call: _Call, inputs: _Inputs) -> tuple[Tensor, Tensor, tuple[Tensor,
     _check_projected(x_src, x_dst, inputs.att)
     ready = kernel_ready(x_src), kernel_ready(x_dst)
     operands = _named(call, *ready, kernel_ready(inputs.att))
-    out, lse, _ = call.engine.softmax_forward(call.functor, call.graph, operands, call.scalars)
+    out, lse, _ = call.engine.softmax_forward(
+        call.functor, call.graph, operands, call.scalars, call.dropout
+    )
     return out, lse, ready
 
 
@@ -251,14 +260,9 @@ def _attention_gradients(
     cotangent = kernel_ready(unmerge_gradient(grad, call.heads, out.shape[1]))
     ready = _named(call, x_src, x_dst, kernel_ready(inputs.att))
     return call.engine.softmax_backward(
-        call.functor,
-        call.graph,
-        ready,
-        call.scalars,
-        Saved(out, lse),
-        Cotangents(cotangent),
-        wanted,
-    )
+        call.functor, call.graph, ready, call.scalars,
+        Saved(out, lse), Cotangents(cotangent), wanted, call.dropout,
+    )  # fmt: skip
 
 
 def _linear_gradients(
@@ -286,7 +290,8 @@ def _twin_gradients(
         return (None,) * _ADDED
     x_src, x_dst = _project(call.graph, views)
     operands = _named(call, x_src.to(wide), x_dst.to(wide), views.att.to(wide))
-    result = merge_heads(call.functor.twin(call.graph, operands, call.scalars), call.heads)
+    attended = attention_twin(call.functor, call.graph, operands, call.scalars, call.dropout)
+    result = merge_heads(attended.out, call.heads)
     found = torch.autograd.grad(
         result, needed, grad.to(wide), create_graph=True, allow_unused=True, materialize_grads=True
     )

@@ -105,7 +105,7 @@ def all_units() -> list[Unit]:
     from gnn_backend.ops.functors import FUNCTORS
 
     units = [merge_unit(dtype) for dtype in DTYPE_NAMES.values()]
-    for functor in FUNCTORS.values():
+    for functor in (functor for functor in FUNCTORS.values() if functor.cuda_type):
         for dtype in DTYPE_NAMES.values():
             for shape in all_shapes(dtype):
                 units.append(softmax_unit(functor.cuda_type, functor.cuda_header, dtype, shape))

@@ -72,7 +72,7 @@ def fused(graph: Graph, t: Tensors, heads: str) -> Tensor:
 
 
 def parts(
-    graph: Graph, t: Tensors, heads: str, attend: Callable[..., Tensor] = softmax_attention
+    graph: Graph, t: Tensors, heads: str, attend: Callable[..., Any] = softmax_attention
 ) -> Tensor:
     """The same, one operation after the other."""
     x_src = F.linear(t["h_src"], t["w_src"], t.get("b_src")).view(-1, HEADS, DIM)
@@ -82,6 +82,7 @@ def parts(
         x_dst = F.linear(h_dst, t["w_dst"], t.get("b_dst")).view(-1, HEADS, DIM)
     operands = {"x_src": x_src, "x_dst": x_dst, "att": t["att"].view(HEADS, DIM)}
     out = attend(FUNCTORS["gatv2"], graph, operands, SLOPE)
+    out = out[0] if isinstance(out, tuple) else out
     out = {"keep": out, "concat": out.reshape(len(out), -1), "mean": out.mean(1)}[heads]
     for added in ("residual", "bias"):
         out = out + t[added] if added in t else out

@@ -70,7 +70,7 @@ class _EdgeDot(torch.autograd.Function):
 
 
 class _WeightedSums(torch.autograd.Function):
-    """The gradients of :class:`_EdgeDot`, which is bilinear: its derivatives are of its own kind."""
+    """The gradients of :class:`_EdgeDot`; as it is bilinear, theirs are of the same kinds."""
 
     @staticmethod
     def forward(
@@ -85,9 +85,7 @@ class _WeightedSums(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(
-        ctx: Any, to_src: Tensor, to_dst: Tensor
-    ) -> tuple[None, Tensor, Tensor, Tensor]:
+    def backward(ctx: Any, to_src: Tensor, to_dst: Tensor) -> tuple[None, Tensor, Tensor, Tensor]:
         grad, x_src, x_dst = ctx.saved_tensors
         graph = ctx.graph
         return (

@@ -15,7 +15,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from gnn_backend.errors import Unsupported
 from gnn_backend.graph import Graph
-from gnn_backend.ops.attention import gatv2_attention
+from gnn_backend.ops.attention import dot_attention, gat_attention, gatv2_attention
 
 _graphs = WeakTensorKeyDictionary()  # indices -> (indptr, what it was built from, Graph)
 
@@ -28,14 +28,45 @@ def attention_gatv2(
     return gatv2_attention(graph, x_l, x_r, att, negative_slope=negative_slope)
 
 
-def attention_gatv2_edge(*args: object, **kwargs: object) -> Tensor:
-    """Edge features inside the score: the layers fall back to stock for them."""
-    raise Unsupported("edge-features")
+def attention_gatv2_edge(
+    indptr: Tensor,
+    indices: Tensor,
+    x_l: Tensor,
+    x_r: Tensor,
+    att: Tensor,
+    negative_slope: float,
+    edge_feat: Tensor,
+) -> Tensor:
+    """The same with edge features [E, H, D] inside the score."""
+    graph = _graph(indptr, indices, x_l.shape[0])
+    return gatv2_attention(graph, x_l, x_r, att, negative_slope=negative_slope, edge=edge_feat)
 
 
-def attention_gatv2_alpha(*args: object, **kwargs: object) -> Tensor:
-    """Returned attention weights: the layers fall back to stock for them."""
-    raise Unsupported("returns-attention")
+def attention_gatv2_alpha(
+    indptr: Tensor, indices: Tensor, x_l: Tensor, x_r: Tensor, att: Tensor, negative_slope: float
+) -> tuple[Tensor, Tensor]:
+    """GATv2 attention with its weights [E, H]."""
+    graph = _graph(indptr, indices, x_l.shape[0])
+    return gatv2_attention(
+        graph, x_l, x_r, att, negative_slope=negative_slope, return_attention=True
+    )
+
+
+def attention_gat(
+    indptr: Tensor, indices: Tensor, x: Tensor, el: Tensor, er: Tensor, negative_slope: float
+) -> Tensor:
+    """GAT attention over in-edges."""
+    graph = _graph(indptr, indices, x.shape[0])
+    return gat_attention(graph, x, el, er, negative_slope=negative_slope)
+
+
+def attention_dot(
+    indptr: Tensor, indices: Tensor, q: Tensor, k: Tensor, v: Tensor, scale: float
+) -> Tensor:
+    """Dot-product attention over in-edges."""
+    if k.shape != v.shape:
+        raise Unsupported("head-dim", "keys and values of different widths")
+    return dot_attention(_graph(indptr, indices, k.shape[0]), q, k, v, scale=scale)
 
 
 def _graph(indptr: Tensor, indices: Tensor, num_src: int) -> Graph:

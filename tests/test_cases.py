@@ -15,10 +15,8 @@ from tests.cases import cases
 
 #: What an engine may decline, and why. Anything else that is declined is a failure.
 DECLINED = {
-    "gatv2_edge_features": "edge features are not fused; the layers run stock (edge-features)",
-    "gatv2_edge_features_grad_only": "as gatv2_edge_features",
-    "gatv2_returned_attention": "returned attention is not fused; stock (returns-attention)",
-    "gatv2_returned_attention_no_edges": "as gatv2_returned_attention",
+    "dot_value_width_differs": "keys and values of different widths (head-dim)",
+    "dot_huge_products": "as dot_value_width_differs",
 }
 #: The CUDA kernels have no float64; they run on the GPU and on the emulator.
 DECLINED_CUDA = {
@@ -27,7 +25,12 @@ DECLINED_CUDA = {
     "gatv2_double_backward": "the case is in float64 (dtype-float64)",
 }
 #: Cases without a launch: there is nothing to compute.
-NO_LAUNCH = {"gatv2_no_edges", "gatv2_no_nodes", "gatv2_zero_width"}
+NO_LAUNCH = {
+    "gatv2_returned_attention_no_edges",
+    "gatv2_no_edges",
+    "gatv2_no_nodes",
+    "gatv2_zero_width",
+}
 
 _BY_NAME = {fn.__name__: fn for fn in cases.CASES}
 _OPERATORS = {
@@ -40,7 +43,7 @@ def _names(*, cuda: bool = False) -> list[str]:
     """Cases of the operators that we have; those for CUDA alone only where asked for."""
     found = []
     for name, fn in _BY_NAME.items():
-        if name.startswith("gatv2") and not fn.big and (cuda or not fn.cuda_only):
+        if name.startswith(("gatv2", "gat_", "dot_")) and not fn.big and (cuda or not fn.cuda_only):
             found.append(name)
     return found
 

@@ -10,28 +10,27 @@ from gnn_backend.patching import Patch
 _ADAPTERS = "gnn_backend.adapters.dgl"
 
 
-def _layer(module: str, layer: str, adapter: str, prefix: str = "") -> Patch:
+def _layer(module: str, layer: str, adapter: str) -> Patch:
     """The patch of a layer whose adapter has the usual four functions."""
-    names = {
-        "eligible": f"{prefix}eligible",
-        "fast": f"{prefix}fast",
-        "saves": f"{prefix}edgewise_bytes",
-        "static": f"{prefix}static_reason",
-    }
-    where = {use: f"{_ADAPTERS}.{adapter}:{name}" for use, name in names.items()}
     return Patch(
         "dgl",
         f"dgl.nn.pytorch.conv.{module}",
         f"{layer}.forward",
         layer,
-        DGLDispatcher(f"dgl.{layer}", **where),
+        DGLDispatcher(
+            f"dgl.{layer}",
+            eligible=f"{_ADAPTERS}.{adapter}:eligible",
+            fast=f"{_ADAPTERS}.{adapter}:fast",
+            saves=f"{_ADAPTERS}.{adapter}:edgewise_bytes",
+            static=f"{_ADAPTERS}.{adapter}:static_reason",
+        ),
     )
 
 
 PATCHES = [
     _layer("gatv2conv", "GATv2Conv", "conv"),
     _layer("gatconv", "GATConv", "gat"),
-    _layer("edgegatconv", "EdgeGATConv", "gat", "edge_"),
+    _layer("edgegatconv", "EdgeGATConv", "edge_gat"),
     _layer("dotgatconv", "DotGatConv", "dot_gat"),
     _layer("agnnconv", "AGNNConv", "agnn"),
     Patch(

@@ -164,10 +164,10 @@ def build_graph(edges: Any, variant: Variant) -> Graph:
 
 
 def _with_self_loops(edges: Tensor, variant: Variant) -> Tensor:
-    from torch_geometric.utils import add_self_loops, remove_self_loops
-
     if not variant.self_loops:
         return edges
+    from torch_geometric.utils import add_self_loops, remove_self_loops
+
     kept, _ = remove_self_loops(edges)
     count = min(variant.num_src, variant.num_dst)
     return add_self_loops(kept, fill_value=variant.fill_value, num_nodes=count)[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gnn_backend.adapters.pyg.dgnn import without_dgnn
 from gnn_backend.dispatch import layer_patch
 from gnn_backend.patching import Patch
 
@@ -26,4 +27,13 @@ PATCHES = [
     _layer("gat_conv", "GATConv", "gat"),
     _layer("transformer_conv", "TransformerConv", "transformer"),
     _layer("agnn_conv", "AGNNConv", "agnn"),
+    _layer("supergat_conv", "SuperGATConv", "supergat"),
+    _layer("fused_gat_conv", "FusedGATConv", "fused_gat"),
+    Patch(
+        "pyg",
+        "torch_geometric.nn.conv.fused_gat_conv",
+        "FusedGATConv.__init__",
+        "FusedGATConv",
+        without_dgnn,
+    ),
 ]

@@ -202,7 +202,7 @@ CONVOLUTIONS = {
     "EdgeConv": _row("graph x", **_ANY_DEGREE),
     "EdgeGATConv": _row("graph x edge_x", **_ANY_DEGREE),
     "EdgeWeightNorm": _row("graph weight"),
-    "GATConv": _row("graph x edge_weight=weight", **_ANY_DEGREE),
+    "GATConv": _row("graph x", **_ANY_DEGREE),
     "GATv2Conv": _row("graph x", **_ANY_DEGREE),
     "GCN2Conv": _row("graph x x0 edge_weight=weight", layer=1, **_ANY_DEGREE),
     "GINConv": _row("graph x edge_weight=weight", apply_func=_linear, learn_eps=True),

@@ -80,9 +80,9 @@ def test_exception_shows_the_scripts_frames_and_the_profile(tmp_path: Path) -> N
 STRICT = """
 import torch
 from torch_geometric.nn import GATv2Conv
-conv = GATv2Conv(4, 3, edge_dim=2)
+conv = GATv2Conv(4, 3, aggr="mean")
 edges = torch.tensor([[0, 1], [1, 0]])
-conv(torch.randn(2, 4), edges, torch.randn(2, 2))
+conv(torch.randn(2, 4), edges)
 """
 
 
@@ -91,7 +91,7 @@ def test_strict_mode_reaches_the_layers(tmp_path: Path) -> None:
     (tmp_path / "edges.py").write_text(STRICT)
     done = command("run", "--mode", "strict", "edges.py", cwd=tmp_path)
     assert done.returncode == 1
-    assert "StrictFallbackError" in done.stderr and "edge-features" in done.stderr
+    assert "StrictFallbackError" in done.stderr and "aggr-changed" in done.stderr
 
 
 NO_SCRIPT = [

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from gnn_backend.graph import Graph
-from gnn_backend.graph.build import expand_rows
 from gnn_backend.ops.functors import FUNCTORS
+from gnn_backend.ops.softmax_attention import attention_twin
+from gnn_backend.ops.twins import Edges
 from gnn_backend.runtime import cpu
 from gnn_backend.runtime.launch import Cotangents, Saved
-from gnn_backend.runtime.random import Dropout, keep_scale
+from gnn_backend.runtime.random import Dropout
 
-FAMILY = FUNCTORS
 SCALARS = {
     "gatv2": {"negative_slope": 0.2},
     "gat": {"negative_slope": 0.2},
@@ -97,7 +96,7 @@ def make_call(
 
 def engine_results(call: Call, needs: frozenset[str] | None = None) -> dict[str, Tensor]:
     """What the engine returns, and all gradients, by name."""
-    head = (FAMILY[call.name], call.graph, call.operands, SCALARS[call.name])
+    head = (FUNCTORS[call.name], call.graph, call.operands, SCALARS[call.name])
     aggregate = "out_edge" in call.cotangents
     out, lse, out_edge = cpu.softmax_forward(*head, call.dropout, aggregate=aggregate)
     results = {"output": out}
@@ -112,62 +111,31 @@ def engine_results(call: Call, needs: frozenset[str] | None = None) -> dict[str,
 
 def ends(graph: Graph) -> tuple[Tensor, Tensor]:
     """Source and destination of every edge, in the caller's order."""
-    rows = expand_rows(graph.by_dst.indptr, graph.num_edges).long()
-    ids = graph.by_dst.edge_ids
-    ids = torch.arange(graph.num_edges) if ids is None else ids.long()
-    src, dst = torch.empty_like(rows), torch.empty_like(rows)
-    src[ids], dst[ids] = graph.by_dst.indices.long(), rows
-    return src, dst
-
-
-def _logits(name: str, o: Mapping[str, Tensor], src: Tensor, dst: Tensor) -> Tensor:
-    scalars = SCALARS[name]
-    if name == "gatv2":
-        z = o["x_src"][src] + o["x_dst"][dst]
-        z = z + o["edge"] if "edge" in o else z
-        hidden = torch.nn.functional.leaky_relu(z, scalars["negative_slope"])
-        return (hidden * o["att"]).sum(-1)
-    if name == "gat":
-        z = o["el"][src] + o["er"][dst]
-        z = z + o["edge_logit"] if "edge_logit" in o else z
-        return torch.nn.functional.leaky_relu(z, scalars["negative_slope"])
-    logits = (o["q_dst"][dst] * o["k_src"][src]).sum(-1)
-    if "edge_query" in o:
-        logits = logits + (o["edge_query"][dst] * _by_head(o["edge_features"])).sum(-1)
-    logits = logits * scalars["scale"]
-    return logits + o["edge_bias"] if "edge_bias" in o else logits
-
-
-def _by_head(features: Tensor) -> Tensor:
-    return features if features.dim() == 3 else features[:, None]
+    edges = Edges.of(graph)
+    return edges.to_caller(edges.src), edges.to_caller(edges.dst)
 
 
 def twin_results(call: Call) -> dict[str, Tensor]:
     """The same by plain torch and autograd, in float64."""
     operands = {n: t.detach().double().requires_grad_() for n, t in call.operands.items()}
-    graph = call.graph
-    src, dst = ends(graph)
-    logits = _logits(call.name, operands, src, dst)
-    heads = logits.shape[1]
-    index = dst[:, None].expand(-1, heads)
-    top = logits.new_full((graph.num_dst, heads), -torch.inf)
-    top = top.scatter_reduce(0, index, logits.detach(), "amax")
-    weights = (logits - top[dst]).exp()
-    weights = weights / weights.new_zeros(graph.num_dst, heads).index_add(0, dst, weights)[dst]
-    if call.dropout is not None:
-        keep = keep_scale(torch.arange(graph.num_edges), heads, call.dropout)
-        weights = weights * (keep > 0) * call.dropout.scale
-    values = operands["v_src" if call.name == "dot" else "x_src"][src]
-    terms = weights[..., None] * values
-    results = {"output": terms.new_zeros(graph.num_dst, *terms.shape[1:]).index_add(0, dst, terms)}
-    if "out_edge" in call.cotangents:
-        terms = weights[..., None] * _by_head(operands["edge_features"])
-        zeros = terms.new_zeros(graph.num_dst, *terms.shape[1:])
-        results["output_edge"] = zeros.index_add(0, dst, terms)
+    found = attention_twin(
+        FUNCTORS[call.name],
+        call.graph,
+        operands,
+        SCALARS[call.name],
+        call.dropout,
+        aggregate="out_edge" in call.cotangents,
+    )
+    results = {"output": found.out}
+    if found.out_edge is not None:
+        results["output_edge"] = found.out_edge
     if "attention" in call.cotangents:
-        results["attention"] = weights
-    cotangents = [call.cotangents[name].double() for name in ("out", "out_edge", "attention")
-                  if name in call.cotangents]  # fmt: skip
+        results["attention"] = found.attention
+    cotangents = [
+        call.cotangents[name].double()
+        for name in ("out", "out_edge", "attention")
+        if name in call.cotangents
+    ]
     torch.autograd.backward(list(results.values()), cotangents)
     gradients = {n: torch.zeros_like(t) if t.grad is None else t.grad for n, t in operands.items()}
     return {name: tensor.detach() for name, tensor in results.items()} | gradients

@@ -15,9 +15,10 @@ from gnn_backend.runtime.cpu_vector import lanes, zeros
 from gnn_backend.runtime.random import Dropout, keep_scale
 
 
-def kernel(real, edge_id, ids, first, group, dropout, result):
-    """Factors of all edges, four rows of them."""
-    scale, count = dropout.scale, result.shape[1]
+def kernel(real, ids, first, group, dropout, result, count):
+    """Factors of ``count`` edges, four rows of them; ``ids``: numbers, or None from ``first``."""
+    scale, stride = dropout.scale, result.shape[1]
+    edge_id = None if ids is None else {"int32": types.int32, "int64": types.int64}[str(ids.dtype)]
 
     @cfunc(types.void(types.int64))
     def factors(address):
@@ -30,38 +31,39 @@ def kernel(real, edge_id, ids, first, group, dropout, result):
                 like, edges, start, k, counted, counters, field(address, 7, 0), scale
             )
             store(target, k, four[0], None)
-            store(target, counted + k, four[1], None)
-            store(target, 2 * counted + k, four[2], None)
-            store(target, 3 * counted + k, four[3], None)
+            store(target, stride + k, four[1], None)
+            store(target, 2 * stride + k, four[2], None)
+            store(target, 3 * stride + k, four[3], None)
 
     seed = dropout.seed - (1 << 64) if dropout.seed >> 63 else dropout.seed
     threshold = math.ceil(float(np.float32(dropout.p)) * (1 << 24))
-    numbers = ids.ctypes.data, result.ctypes.data, first, count
-    block = np.array([*numbers, group, dropout.offset & 0xFFFFFFFF, seed, threshold], np.int64)
+    source = 0 if ids is None else ids.ctypes.data
+    numbers = source, result.ctypes.data, first, count, group, dropout.offset & 0xFFFFFFFF
+    block = np.array([*numbers, seed, threshold], np.int64)
     factors.ctypes(block.ctypes.data)
 
 
 @pytest.mark.parametrize("p", [0.0, 0.1, 0.75, 1.0])
-@pytest.mark.parametrize("edge_id", [None, types.int32, types.int64], ids=str)
-def test_factors_are_those_of_the_oracle(edge_id, p):
+@pytest.mark.parametrize("source", ["position", "int32", "int64"])
+def test_factors_are_those_of_the_oracle(source, p):
     dropout = Dropout(p, 0xFEDCBA9876543210, (7 << 32) + 5)
-    first, count, group = (1 << 32) - 24, 64, 2
-    edges = np.arange(first, first + count)  # past 32 bits on the way
-    if edge_id is types.int32:
+    first, count, group = (1 << 32) - 24, 64, 2  # past 32 bits on the way
+    edges = np.arange(first, first + count)
+    if source == "int32":
         edges = np.random.default_rng(0).permutation(count)
-    ids = edges.astype(np.int32 if edge_id is types.int32 else np.int64)
+    ids = None if source == "position" else edges.astype(source)
     result = np.empty((4, count), np.float32)
-    kernel(types.float32, edge_id, ids, first, group, dropout, result)
+    kernel(types.float32, ids, first, group, dropout, result, count)
     expected = keep_scale(torch.from_numpy(edges), 12, dropout)[:, 8:].T
     np.testing.assert_array_equal(result, expected.numpy().astype(np.float32))
     assert (result == 0).any() == (p > 0)
 
 
-def test_edges_past_the_last_are_not_read():
-    """Ids beyond the end may lie outside of memory that is ours: they count as 0."""
+def test_ids_past_the_last_are_not_read():
+    """They lie outside of memory that is ours; the numbers drawn for them are those of edge 0."""
     dropout = Dropout(0.5, 3, 0)
-    result = np.empty((4, 48), np.float64)
-    ids = np.full(48, 1 << 40)
-    kernel(types.float64, types.int64, ids, 0, 0, dropout, result)
-    expected = keep_scale(torch.from_numpy(ids), 4, dropout).double().T
+    result, ids = np.empty((4, 48)), np.full(48, 1 << 40)
+    kernel(types.float64, ids, 0, 0, dropout, result, 41)
+    edges = torch.from_numpy(np.where(np.arange(48) < 41, ids, 0))
+    expected = keep_scale(edges, 4, dropout).double().T
     np.testing.assert_array_equal(result, expected.numpy())

@@ -59,16 +59,16 @@ def test_ready_class_is_a_stock_class() -> None:
 
 
 def test_ready_class_falls_back_and_follows_the_mode() -> None:
-    conv = ready(dropout=0.5)
+    conv = ready(aggr="mean")
     with gnn_backend.profile() as profile:
         conv(X, EDGES)
-    assert dict(profile.reasons) == {"attention-dropout": 1}
+    assert dict(profile.reasons) == {"aggr-changed": 1}
     with config.override(mode="strict"), pytest.raises(StrictFallbackError):
         conv(X, EDGES)
     with gnn_backend.enabled(mode="strict"), pytest.raises(StrictFallbackError):
         conv(X, EDGES)
     with gnn_backend.enabled(mode="verify"), gnn_backend.profile() as profile:
-        conv.eval()(X, EDGES)
+        ready()(X, EDGES)
     assert profile.accelerated == 1
 
 

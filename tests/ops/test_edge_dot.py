@@ -1,0 +1,72 @@
+"""Dot products of the ends of edges, in the caller's order, on the CPU and on the kernels."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from gnn_backend.errors import InvalidArgument
+from gnn_backend.graph import Graph
+from gnn_backend.ops import edge_dot as module
+from gnn_backend.ops.edge_dot import edge_dot
+from tests.ops.support import edges_with_hubs
+
+EDGES, NUM_SRC, NUM_DST = edges_with_hubs()
+GRAPH = Graph.from_edge_index(EDGES, NUM_SRC, NUM_DST)
+
+
+def tables(dtype: torch.dtype = torch.float32, dim: int = 5) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return [
+        torch.randn(n, 2, dim, generator=generator, dtype=torch.float64).to(dtype).requires_grad_()
+        for n in (NUM_SRC, NUM_DST)
+    ]
+
+
+def check() -> None:
+    given = tables()
+    got = edge_dot(GRAPH, *given)
+    want = (given[0][EDGES[0]] * given[1][EDGES[1]]).sum(-1)
+    torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
+    cotangent = torch.randn(want.shape, generator=torch.Generator().manual_seed(1))
+    for g, w in zip(
+        torch.autograd.grad(got, given, cotangent),
+        torch.autograd.grad(want, given, cotangent),
+        strict=True,
+    ):
+        torch.testing.assert_close(g, w, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("chunk", [1, 70, 1 << 22])
+def test_on_the_cpu(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_CHUNK", chunk)
+    check()
+
+
+def test_on_the_kernels(emulator: None) -> None:
+    check()
+
+
+def test_gradients_of_both_orders() -> None:
+    edges = torch.tensor([[0, 1, 1, 2], [1, 0, 0, 1]])
+    graph = Graph.from_edge_index(edges, 3, 2)
+    given = [
+        t[:n].detach().requires_grad_()
+        for t, n in zip(tables(torch.float64, 2), (3, 2), strict=True)
+    ]
+    assert torch.autograd.gradcheck(lambda *t: edge_dot(graph, *t), given)
+    assert torch.autograd.gradgradcheck(lambda *t: edge_dot(graph, *t), given)
+
+
+def test_no_edges() -> None:
+    graph = Graph.from_edge_index(torch.zeros(2, 0, dtype=torch.int64), 0, 3)
+    out = edge_dot(graph, torch.ones(0, 2, 4), torch.ones(3, 2, 4))
+    assert out.shape == (0, 2)
+
+
+def test_wrong_inputs_are_named() -> None:
+    x_src, x_dst = tables()
+    with pytest.raises(InvalidArgument, match="x_dst: wrong shape"):
+        edge_dot(GRAPH, x_src, x_dst[:, :, :3])
+    with pytest.raises(InvalidArgument, match="graph: not a graph"):
+        edge_dot(None, x_src, x_dst)  # type: ignore[arg-type]

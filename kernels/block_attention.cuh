@@ -8,7 +8,7 @@
 // A pass that ends with a NaN runs its task again over the edges alone: in a product of tiles, an infinity
 // or NaN of a row that is no neighbour meets a weight of 0.
 #pragma once
-#include "block_sparse.cuh"
+#include "block_sums.cuh"
 
 namespace gnnb {
 
@@ -40,12 +40,14 @@ template <class H> struct BlockSoftmax {
         WindowRows<L> query;
         query.load(queries, at, own.first, args.num_rows);
         clear();
-        for_tiles<L>(args, own.task, at, keys, [&](const Tile& tile, auto& key, auto next) {
+        for_tiles<L>(args, own.task, at, keys, [&](i64 index, const Tile& tile, auto& key, auto next) {
             Segment<H> ahead;
+            LogitTerm<H> term;
+            term.load(args, index, head, at);
             if (!EXACT) ahead.load(values, tile, at, 0);
             Entries p = dots(query, key[0]);
             next();
-            weigh(p, tile, args.scale_log2);
+            weigh(p, tile, term, args.scale_log2);
             if (EXACT) sums.add_exact(p, values, tile, at);
             else sums.add(p, values, tile, at, ahead);
         });
@@ -61,13 +63,15 @@ template <class H> struct BlockSoftmax {
         sums.clear();
     }
     // Dot products become weights relative to `top`.
-    __device__ __forceinline__ void weigh(Entries& p, const Tile& tile, float scale_log2) {
+    __device__ __forceinline__ void weigh(
+        Entries& p, const Tile& tile, const LogitTerm<H>& term, float scale_log2) {
         float most[2] = {LOWEST, LOWEST};
         #pragma unroll
         for (int n = 0; n < 2; n++)
             #pragma unroll
             for (int i = 0; i < 4; i++) {
-                p.x[n][i] = tile.has(n, i) ? p.x[n][i] * scale_log2 : negative_infinity();
+                const float logit = term.plus(n, i, p.x[n][i] * scale_log2);
+                p.x[n][i] = tile.has(n, i) ? logit : negative_infinity();
                 most[i / 2] = fmaxf(most[i / 2], p.x[n][i]);
             }
         if (__any_sync(ALL_LANES, most[0] > top[0] + SLACK || most[1] > top[1] + SLACK)) rescale(most);
@@ -144,8 +148,10 @@ __device__ __forceinline__ void query_gradient(
         if (row < args.num_rows) stats[half] = args.row_stats[(i64)row * args.heads + head];
     }
     grad.clear();
-    for_tiles<L>(args, own.task, at, gathered, [&](const Tile& tile, auto& rows, auto next) {
+    for_tiles<L>(args, own.task, at, gathered, [&](i64 index, const Tile& tile, auto& rows, auto next) {
         Segment<H> ahead;
+        LogitTerm<H> term;
+        term.load(args, index, head, at);
         if (!EXACT) ahead.load(keys, tile, at, 0);
         Entries ds = dots(query, rows[0]);
         const Entries product = dots(grad_out, rows[1]);
@@ -154,9 +160,11 @@ __device__ __forceinline__ void query_gradient(
         for (int n = 0; n < 2; n++)
             #pragma unroll
             for (int i = 0; i < 4; i++) {
-                const float p = exp2_approx(fmaf(ds.x[n][i], args.scale_log2, -stats[i / 2].x));
+                const float shift = term.plus(n, i, -stats[i / 2].x);
+                const float p = exp2_approx(fmaf(ds.x[n][i], args.scale_log2, shift));
                 ds.x[n][i] = tile.has(n, i) ? p * (product.x[n][i] - stats[i / 2].y) : 0.f;
             }
+        if (H::BIAS && args.bias_grad != nullptr) store_entries(args, index, head, at, ds);
         if (EXACT) grad.add_exact(ds, keys, tile, at);
         else grad.add(ds, keys, tile, at, ahead);
     });
@@ -206,7 +214,9 @@ template <class H, bool KEY, bool VALUE> struct SourceGradients {
         if constexpr (KEY)
             value.load(head_rows<H>(args.row_table[1], args, head), at, own.first, args.num_rows);
         clear();
-        const auto body = [&](const Tile& tile, auto& rows, auto next) {
+        const auto body = [&](i64 index, const Tile& tile, auto& rows, auto next) {
+            LogitTerm<H> term;
+            term.load(args, index, head, at);
             float2 stats[2][2];
             #pragma unroll
             for (int n = 0; n < 2; n++)
@@ -221,7 +231,8 @@ template <class H, bool KEY, bool VALUE> struct SourceGradients {
                 #pragma unroll
                 for (int i = 0; i < 4; i++) {
                     const float2 stat = stats[n][i & 1];
-                    const float weight = exp2_approx(fmaf(p.x[n][i], args.scale_log2, -stat.x));
+                    const float shift = term.plus(n, i, -stat.x);
+                    const float weight = exp2_approx(fmaf(p.x[n][i], args.scale_log2, shift));
                     const bool live = tile.has(n, i);
                     p.x[n][i] = live ? weight : 0.f;
                     if constexpr (KEY) ds.x[n][i] = live ? weight * (ds.x[n][i] - stat.y) : 0.f;

@@ -1,5 +1,6 @@
 // Tiles of 16 rows by 16 compacted columns (gnn_backend/graph/block_sparse.py) on tensor cores: what every
-// pass over them shares. The passes of dot-product attention are in block_attention.cuh.
+// pass over them shares. Weighted sums of rows are in block_sums.cuh, the passes of dot-product attention
+// in block_attention.cuh.
 //
 // Mapping. A warp owns a task: tiles of one window of 16 rows, of one head (blockIdx.y). Lane 4 g + t has
 // rows g and g + 8 of the window, and of a tile the eight entries of these rows in columns 2 t, 2 t + 1,
@@ -33,6 +34,9 @@ struct BlockArgs {
     float* lse;                       // [rows, H], base 2
     float* partial[2];                // [slots, 16, H, D]
     float2* partial_stats;            // [slots, 16, H] (max, sum)
+    i64 num_tiles;
+    const float* bias;                // [H, tiles, 256] added to logits in base 2, a lane's entries in a row
+    float* bias_grad;                 // the same for its gradient, by destination; or null
     float scale, scale_log2;          // of a logit, and the same in base 2
 };
 
@@ -63,11 +67,12 @@ template <> struct TensorCore<float> {
 };
 
 // A head of D values, a multiple of 16, of type T, and how a pass trades registers for loads: HELD: the
-// window's rows stay in registers; AHEAD: gathered rows are loaded a tile ahead.
-template <typename T_, int D, bool HELD_, bool AHEAD_> struct Head {
+// window's rows stay in registers; AHEAD: gathered rows are loaded a tile ahead. BIAS: edges have a value
+// that is added to their logits.
+template <typename T_, int D, bool HELD_, bool AHEAD_, bool BIAS_> struct Head {
     using T = T_;
-    using Frugal = Head<T, D, false, false>;
-    static constexpr bool HELD = HELD_, AHEAD = AHEAD_;
+    using Frugal = Head<T, D, false, false, BIAS_>;
+    static constexpr bool HELD = HELD_, AHEAD = AHEAD_, BIAS = BIAS_;
     static constexpr int DIM = D, BYTES = D * (int)sizeof(T);
     // Dot products: bytes of a row that a lane loads at once, and how often.
     static constexpr int PIECE = BYTES % 64 ? 8 : 16, PIECES = BYTES / (4 * PIECE);
@@ -192,8 +197,37 @@ template <class H> struct TileRows {
     }
 };
 
+// What is added to the logits of a tile's entries: of each edge its own value, if edges have one.
+template <class H, bool BIAS = H::BIAS> struct LogitTerm {
+    __device__ __forceinline__ void load(const BlockArgs&, i64, int, const Spot&) {}
+    __device__ __forceinline__ float plus(int, int, float x) const { return x; }
+};
+template <class H> struct LogitTerm<H, true> {
+    float4 value[2];
+    __device__ __forceinline__ void load(const BlockArgs& args, i64 tile, int head, const Spot& at) {
+        const float4* from = reinterpret_cast<const float4*>(args.bias) +
+            ((head * args.num_tiles + tile) * WARP + at.lane) * 2;
+        value[0] = __ldg(from);
+        value[1] = __ldg(from + 1);
+    }
+    __device__ __forceinline__ float plus(int n, int i, float x) const {
+        const float4& v = value[n];
+        return x + (i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w);
+    }
+};
+
 // Entry i of product n, of row g + 8 * (i / 2) and column 2 t + i % 2 + 8 n of a tile.
 struct Entries { float x[2][4]; };
+
+// Write the gradients of a tile's logits, each entry once.
+__device__ __forceinline__ void store_entries(
+    const BlockArgs& args, i64 tile, int head, const Spot& at, const Entries& grad) {
+    float4* to = reinterpret_cast<float4*>(args.bias_grad) +
+        ((head * args.num_tiles + tile) * WARP + at.lane) * 2;
+    #pragma unroll
+    for (int n = 0; n < 2; n++)
+        to[n] = make_float4(grad.x[n][0], grad.x[n][1], grad.x[n][2], grad.x[n][3]);
+}
 
 // Dot products of the window's rows and a tile's.
 template <class H>
@@ -222,165 +256,6 @@ __device__ __forceinline__ Entries dots(const WindowRows<H>& rows, const TileRow
     return c;
 }
 
-// Part of the four rows of a tile that a lane weights.
-template <class H> struct Segment {
-    Words<H::ACCESS> row[4];
-    __device__ __forceinline__ void load(
-        const Rows& table, const Tile& tile, const Spot& at, int segment) {
-        const int offset = (segment * 8 + at.g) * H::ACCESS;
-        #pragma unroll
-        for (int r = 0; r < 4; r++)
-            row[r] = load_words<H::ACCESS>(table[tile.column(r / 2, r)] + offset);
-    }
-};
-
-// Sums of a window's rows. Of segment s a lane has the 2 * VALUES values from first(s) on of row g, in
-// elements 0 and then 1, and of row g + 8, in elements 2 and then 3.
-template <class H> struct Sums {
-    using T = typename H::T;
-    using Core = TensorCore<T>;
-    static constexpr int K = H::VALUES, RUN = 2 * K;
-    float x[H::SEGMENTS][K][4];
-
-    __device__ __forceinline__ void clear() {
-        #pragma unroll
-        for (int s = 0; s < H::SEGMENTS; s++)
-            #pragma unroll
-            for (int k = 0; k < K; k++)
-                #pragma unroll
-                for (int i = 0; i < 4; i++) x[s][k][i] = 0.f;
-    }
-    __device__ __forceinline__ void scale(float upper, float lower) {
-        #pragma unroll
-        for (int s = 0; s < H::SEGMENTS; s++)
-            #pragma unroll
-            for (int k = 0; k < K; k++)
-                #pragma unroll
-                for (int i = 0; i < 4; i++) x[s][k][i] *= i < 2 ? upper : lower;
-    }
-    __device__ __forceinline__ bool any_nan() const {
-        bool found = false;
-        #pragma unroll
-        for (int s = 0; s < H::SEGMENTS; s++)
-            #pragma unroll
-            for (int k = 0; k < K; k++)
-                #pragma unroll
-                for (int i = 0; i < 4; i++) found |= x[s][k][i] != x[s][k][i];
-        return found;
-    }
-
-    // Add weighted rows of a tile. Weights are rounded to the storage type, those of no edge are 0; a row
-    // with an infinity or NaN spoils the sums of the whole window. `ahead`: segment 0 of the rows.
-    __device__ __forceinline__ void add(
-        const Entries& weight, const Rows& table, const Tile& tile, const Spot& at,
-        const Segment<H>& ahead) {
-        Segment<H> part = ahead;
-        #pragma unroll
-        for (int s = 0; s < H::SEGMENTS; s++) {
-            if (s > 0) part.load(table, tile, at, s);
-            if constexpr (sizeof(T) == 2) {
-                const float (&w)[2][4] = weight.x;
-                const unsigned a0 = Core::pack(w[0][0], w[0][1]), a1 = Core::pack(w[0][2], w[0][3]);
-                const unsigned a2 = Core::pack(w[1][0], w[1][1]), a3 = Core::pack(w[1][2], w[1][3]);
-                #pragma unroll
-                for (int k = 0; k < K; k++)
-                    Core::multiply(x[s][k], a0, a1, a2, a3, couple(part.row[0], part.row[1], k),
-                                   couple(part.row[2], part.row[3], k));
-            } else {
-                #pragma unroll
-                for (int n = 0; n < 2; n++) {
-                    unsigned a[4];
-                    #pragma unroll
-                    for (int i = 0; i < 4; i++) a[i] = Core::operand(__float_as_uint(weight.x[n][i]));
-                    #pragma unroll
-                    for (int k = 0; k < K; k++)
-                        Core::multiply(x[s][k], a[0], a[2], a[1], a[3],
-                                       Core::operand(part.row[2 * n].word[k]),
-                                       Core::operand(part.row[2 * n + 1].word[k]));
-                }
-            }
-        }
-    }
-    // Value k of two rows of 16 bits in one word.
-    static __device__ __forceinline__ unsigned couple(
-        const Words<H::ACCESS>& a, const Words<H::ACCESS>& b, int k) {
-        const unsigned lo = a.word[k / 2], hi = b.word[k / 2];
-        return k & 1 ? lo >> 16 | (hi & 0xffff0000u) : (lo & 0xffffu) | hi << 16;
-    }
-
-    // The same over the edges alone, one column at a time.
-    __device__ void add_exact(
-        const Entries& weight, const Rows& table, const Tile& tile, const Spot& at) {
-        #pragma unroll 1
-        for (int c = 0; c < TILE; c++) {
-            const int n = c / 8, from = at.lane / 4 * 4 + c % 8 / 2;
-            const bool odd = c & 1;
-            float w[2];
-            bool live[2];
-            #pragma unroll
-            for (int half = 0; half < 2; half++) {
-                const float even_one = n ? weight.x[1][2 * half] : weight.x[0][2 * half];
-                const float odd_one = n ? weight.x[1][2 * half + 1] : weight.x[0][2 * half + 1];
-                w[half] = __shfl_sync(ALL_LANES, odd ? odd_one : even_one, from);
-                live[half] = __shfl_sync(ALL_LANES, tile.mask, from) >> (4 * n + 2 * half + odd) & 1;
-            }
-            const int2 ids = n ? tile.pair[1] : tile.pair[0];
-            const int id = __shfl_sync(ALL_LANES, odd ? ids.y : ids.x, from);
-            const T* row = reinterpret_cast<const T*>(table[id]);
-            #pragma unroll
-            for (int s = 0; s < H::SEGMENTS; s++)
-                #pragma unroll
-                for (int k = 0; k < K; k++)
-                    #pragma unroll
-                    for (int i = 0; i < 4; i++) {
-                        const float value = Storage<T>::get(row[first(s, at) + K * (i & 1) + k]);
-                        if (live[i / 2]) x[s][k][i] = fmaf(w[i / 2], value, x[s][k][i]);
-                    }
-        }
-    }
-
-    static __device__ __forceinline__ int first(int segment, const Spot& at) {
-        return segment * 8 * K + at.t * RUN;
-    }
-
-    // Write row g or, with half = 1, row g + 8, in the storage type.
-    __device__ __forceinline__ void store(T* row, int half, const Spot& at) const {
-        constexpr int PER16 = Storage<T>::PER16;
-        #pragma unroll
-        for (int s = 0; s < H::SEGMENTS; s++) {
-            float run[RUN < PER16 ? PER16 : RUN];
-            unpack(s, half, run);
-            T* to = row + first(s, at);
-            if constexpr (RUN < PER16) {
-                #pragma unroll
-                for (int k = RUN; k < PER16; k++) run[k] = 0.f;
-                const uint4 word = Storage<T>::pack(run);
-                *reinterpret_cast<uint2*>(to) = make_uint2(word.x, word.y);
-            } else {
-                #pragma unroll
-                for (int k = 0; k < RUN; k += PER16)
-                    store_streaming(reinterpret_cast<uint4*>(to + k), Storage<T>::pack(run + k));
-            }
-        }
-    }
-    // The same as float32.
-    __device__ __forceinline__ void store_partial(float* row, int half, const Spot& at) const {
-        #pragma unroll
-        for (int s = 0; s < H::SEGMENTS; s++) {
-            float run[RUN];
-            unpack(s, half, run);
-            #pragma unroll
-            for (int k = 0; k < RUN; k += 4)
-                *reinterpret_cast<float4*>(row + first(s, at) + k) =
-                    make_float4(run[k], run[k + 1], run[k + 2], run[k + 3]);
-        }
-    }
-    __device__ __forceinline__ void unpack(int s, int half, float* run) const {
-        #pragma unroll
-        for (int k = 0; k < RUN; k++) run[k] = x[s][k % K][2 * half + k / K];
-    }
-};
-
 // A warp's task, and where its rows are written.
 struct BlockTask {
     Task task;
@@ -400,22 +275,7 @@ struct BlockTask {
     }
 };
 
-// Write a window's sums into result number `which`, or its partials.
-template <class H>
-__device__ __forceinline__ void store_window(
-    const BlockArgs& args, int which, const BlockTask& own, int head, const Spot& at,
-    const Sums<H>& sums) {
-    #pragma unroll
-    for (int half = 0; half < 2; half++) {
-        const int row = at.g + 8 * half;
-        const i64 offset = own.place(args, row, head) * H::DIM;
-        if (own.task.slot >= 0) sums.store_partial(args.partial[which] + offset, half, at);
-        else if (own.first + row < args.num_rows)
-            sums.store(static_cast<typename H::T*>(args.out[which]) + offset, half, at);
-    }
-}
-
-// Call body(tile, rows, next) for the tiles of a task, where rows[i] are those of tables[i] and
+// Call body(index, tile, rows, next) for the tiles of a task, where rows[i] are those of tables[i] and
 // next() starts to load those of the tile after, once these are not needed any more.
 template <class H, int TABLES, class Body>
 __device__ __forceinline__ void for_tiles(
@@ -432,7 +292,7 @@ __device__ __forceinline__ void for_tiles(
     for (int index = 0; index <= last; index++) {
         Tile tile;
         tile.load(tiles, index, at);
-        body(tile, rows, [&] {
+        body(task.begin + index, tile, rows, [&] {
             #pragma unroll
             for (int i = 0; i < TABLES; i++) rows[i].load(tables[i], after, at);
             after.load(tiles, min(index + 2, last), at);

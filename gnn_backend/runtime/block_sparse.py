@@ -16,7 +16,8 @@ from torch import Tensor
 
 from gnn_backend.errors import Unsupported
 from gnn_backend.graph import BlockSparse, Graph
-from gnn_backend.graph.block_sparse import TILE
+from gnn_backend.graph.block_sparse import ENTRIES, TILE
+from gnn_backend.graph.graph import Direction
 from gnn_backend.runtime.block_units import DIMS, block_merge_unit, block_unit, fits_both
 from gnn_backend.runtime.instances import BLOCK, MERGE_BLOCK
 from gnn_backend.runtime.launch import sparse_engine
@@ -26,7 +27,7 @@ from gnn_backend.runtime.selection import DTYPE_NAMES, WARP
 if TYPE_CHECKING:
     from gnn_backend.runtime.device import DeviceEngine
 
-BLOCK_ARGS = struct.Struct("<18q2f")  # BlockArgs in kernels/block_sparse.cuh
+BLOCK_ARGS = struct.Struct("<21q2f")  # BlockArgs in kernels/block_sparse.cuh
 MERGE_ARGS = struct.Struct("<11q")  # BlockMergeArgs in kernels/block_merge.cuh
 MAX_HEADS = 65535  # rows of a grid
 LOG2E = 1.4426950408889634
@@ -37,11 +38,12 @@ _MERGE_COLUMNS = 4 * WARP  # of a merge warp
 
 
 class Gradients(NamedTuple):
-    """Gradients of the queries, keys and values; None where not asked for."""
+    """Gradients of the queries, keys, values and edge biases; None where not asked for."""
 
-    q: Tensor | None
-    k: Tensor | None
-    v: Tensor | None
+    q: Tensor | None = None
+    k: Tensor | None = None
+    v: Tensor | None = None
+    edge_bias: Tensor | None = None
 
 
 def cannot(dtype: torch.dtype, heads: int, dim: int) -> str | None:
@@ -60,8 +62,10 @@ def cannot(dtype: torch.dtype, heads: int, dim: int) -> str | None:
     return None
 
 
-def forward(graph: Graph, q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-    """Softmax of ``scale * <q_i, k_j>`` over the in-edges j of i, weighted sum of v_j.
+def forward(
+    graph: Graph, q: Tensor, k: Tensor, v: Tensor, scale: float, edge_bias: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Softmax of ``scale * <q_i, k_j> + b_e`` over the in-edges e = (j, i), weighted sum of v_j.
 
     Parameters
     ----------
@@ -70,6 +74,8 @@ def forward(graph: Graph, q: Tensor, k: Tensor, v: Tensor, scale: float) -> tupl
     k, v : Tensor [num_src, H, D]
         bfloat16, float16, or float32 where tf32 is allowed; D a multiple of 16, 16 to 128.
     scale : float
+    edge_bias : Tensor [E, H], optional
+        b, of any floating dtype, in the caller's order of edges.
 
     Returns
     -------
@@ -83,9 +89,10 @@ def forward(graph: Graph, q: Tensor, k: Tensor, v: Tensor, scale: float) -> tupl
         ``tensor-cores``: see :func:`cannot`; ``device``, ``cpu-operators``.
     """
     call = _Call(graph, q, k, v, scale)
+    call.add_bias(edge_bias)
     blocks = graph.block_sparse("dst")
     out, lse = call.rows(blocks), call.floats(graph.num_dst, call.heads)
-    call.run("forward", blocks, (q, None), (k, v), lse=lse, outs=(out, None))
+    call.run("forward", "dst", (q, None), (k, v), lse=lse, outs=(out, None))
     return out, lse
 
 
@@ -99,24 +106,48 @@ def backward(
     lse: Tensor,
     grad_out: Tensor,
     needs: frozenset[str] = frozenset("qkv"),
+    edge_bias: Tensor | None = None,
 ) -> Gradients:
     """Gradients of :func:`forward` for ``grad_out`` [num_dst, H, D].
 
     ``out`` and ``lse`` are those of ``forward`` or of the traversal; ``needs`` names the wanted
-    ones of q, k, v. Equal inputs give equal bits.
+    ones of q, k, v and edge_bias. Equal inputs give equal bits.
     """
     call = _Call(graph, q, k, v, scale)
+    call.add_bias(edge_bias)
     grad_out = _aligned(grad_out)
     stats = call.row_stats(graph.num_dst, _aligned(out), lse.contiguous(), grad_out)
-    dq = dk = dv = None
-    if "q" in needs:
+    dq = dk = dv = db = None
+    if needs & {"q", "edge_bias"}:
         blocks = graph.block_sparse("dst")
         dq = call.rows(blocks)
-        call.run("backward_dst", blocks, (q, grad_out), (k, v), stats=stats, outs=(dq, None))
+        table = call.entries(blocks) if edge_bias is not None and "edge_bias" in needs else None
+        tables, outs = (q, grad_out), (dq, None)
+        call.run("backward_dst", "dst", tables, (k, v), outs, stats=stats, entries=table)
+        if table is not None and edge_bias is not None:
+            db = _edge_values(graph, "dst", table).to(edge_bias.dtype)
     if needs & {"k", "v"}:
-        blocks = graph.block_sparse("src")
-        dk, dv = call.by_source(blocks, (k, v), (q, grad_out), stats, needs)
-    return Gradients(dq, dk, dv)
+        dk, dv = call.by_source((k, v), (q, grad_out), stats, needs)
+    return Gradients(dq if "q" in needs else None, dk, dv, db)
+
+
+def _tile_values(graph: Graph, direction: Direction, values: Tensor) -> Tensor:
+    """Spread values of edges [E, H] over the entries of the tiles: float32 [H, T * 256]."""
+    csr, blocks = graph.csr(direction), graph.block_sparse(direction)
+    values = values.float()
+    if csr.edge_ids is not None:
+        values = values[csr.edge_ids.long()]
+    table = values.new_zeros(values.shape[1], blocks.num_tiles * ENTRIES)
+    return table.index_copy_(1, graph.block_places(direction).long(), values.t())
+
+
+def _edge_values(graph: Graph, direction: Direction, table: Tensor) -> Tensor:
+    """Take the values of edges [E, H] out of the entries of the tiles."""
+    csr = graph.csr(direction)
+    values = table[:, graph.block_places(direction).long()].t()
+    if csr.edge_ids is None:
+        return values.contiguous()
+    return torch.empty_like(values).index_copy_(0, csr.edge_ids.long(), values)
 
 
 def _aligned(x: Tensor) -> Tensor:
@@ -136,7 +167,18 @@ class _Call:
         self.heads, self.dim, self.scale = heads, dim, float(scale)
         self.dtype = DTYPE_NAMES[q.dtype]
         self.unit = block_unit(self.dtype, dim)
-        self.like = q
+        self.graph, self.like = graph, q
+        self.bias: Tensor | None = None
+
+    def add_bias(self, edge_bias: Tensor | None) -> None:
+        """Have a value an edge and head added to the logits."""
+        if edge_bias is not None:
+            self.bias = edge_bias.detach() * LOG2E
+            self.unit = block_unit(self.dtype, self.dim, True)
+
+    def entries(self, blocks: BlockSparse) -> Tensor:
+        """Memory for a value of every entry of the tiles, for each head."""
+        return self.floats(self.heads, blocks.num_tiles * ENTRIES)
 
     def rows(self, blocks: BlockSparse) -> Tensor:
         """An empty result of a direction's rows: [rows, H, D]."""
@@ -145,14 +187,16 @@ class _Call:
     def run(
         self,
         which: str,
-        blocks: BlockSparse,
+        direction: Direction,
         tables: tuple[Tensor, Tensor | None],
         gathered: tuple[Tensor, Tensor],
         outs: tuple[Tensor | None, Tensor | None],
         lse: Tensor | None = None,
         stats: Tensor | None = None,
+        entries: Tensor | None = None,
     ) -> None:
         """One pass over the tiles, and the merge of split windows."""
+        blocks = self.graph.block_sparse(direction)
         splits = blocks.splits
         if not (splits.num_tasks and self.heads):
             return
@@ -163,6 +207,7 @@ class _Call:
         partial_stats = self.floats(*shape, 2) if softmax else None
         # Copies of operands must outlive the launch.
         held = [None if t is None else _aligned(t) for t in (*tables, *gathered)]
+        bias = None if self.bias is None else _tile_values(self.graph, direction, self.bias)
         args = BLOCK_ARGS.pack(
             splits.tasks.data_ptr(),
             splits.num_tasks,
@@ -177,6 +222,9 @@ class _Call:
             _address(lse),
             *map(_address, partials),
             _address(partial_stats),
+            blocks.num_tiles,
+            _address(bias),
+            _address(entries),
             self.scale,
             self.scale * LOG2E,
         )
@@ -187,14 +235,13 @@ class _Call:
 
     def by_source(
         self,
-        blocks: BlockSparse,
         tables: tuple[Tensor, Tensor],
         gathered: tuple[Tensor, Tensor],
         stats: Tensor,
         needs: frozenset[str],
     ) -> tuple[Tensor | None, Tensor | None]:
         """Gradients of the keys and values, in one pass where both fit."""
-        both = fits_both(self.dtype, self.dim)
+        both, blocks = fits_both(self.dtype, self.dim), self.graph.block_sparse("src")
         dk = self.rows(blocks) if both or "k" in needs else None
         dv = self.rows(blocks) if both or "v" in needs else None
         runs = {"backward_src": (dk, dv)}
@@ -202,7 +249,7 @@ class _Call:
             runs = {"backward_key": (dk, None), "backward_value": (None, dv)}
         for which, outs in runs.items():
             if any(out is not None for out in outs):
-                self.run(which, blocks, tables, gathered, stats=stats, outs=outs)
+                self.run(which, "src", tables, gathered, outs, stats=stats)
         return dk if "k" in needs else None, dv if "v" in needs else None
 
     def row_stats(self, num_rows: int, out: Tensor, lse: Tensor, grad_out: Tensor) -> Tensor:
@@ -210,7 +257,7 @@ class _Call:
         stats = self.floats(num_rows, self.heads, 2)
         if num_rows and self.heads:
             tables = (out.data_ptr(), grad_out.data_ptr(), 0, 0)
-            where = (stats.data_ptr(), 0, 0, lse.data_ptr(), 0, 0, 0)
+            where = (stats.data_ptr(), 0, 0, lse.data_ptr(), 0, 0, 0, 0, 0, 0)
             args = BLOCK_ARGS.pack(0, 0, 0, 0, 0, num_rows, self.heads, *tables, *where, 0, 0)
             self._launch("row_stats", -(-num_rows // _STATS_ROWS), args)
         return stats

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -15,13 +16,13 @@ _BOTH_BYTES = 128  # of a head's row: up to this the gradients of keys and value
 
 
 @lru_cache(maxsize=128)
-def block_unit(dtype: str, dim: int) -> Unit:
-    """The passes at one dtype and head dimension.
+def block_unit(dtype: str, dim: int, bias: bool = False) -> Unit:
+    """The passes at one dtype and head dimension; ``bias``: edges have a term of their logits.
 
     Entries: ``<unit>_forward``, ``_row_stats``, ``_backward_dst``, and by source ``_backward_src``
     or, where both gradients do not fit one pass, ``_backward_key`` and ``_backward_value``.
     """
-    name = f"block_{dtype}_d{dim}"
+    name = f"block_{dtype}_d{dim}{'_bias' if bias else ''}"
     text = '#define GNNB_CROWDED\n#include "block_attention.cuh"\n'
     passes = {"forward": "block_forward", "row_stats": "block_row_stats",
               "backward_dst": "block_backward_dst"}  # fmt: skip
@@ -32,9 +33,9 @@ def block_unit(dtype: str, dim: int) -> Unit:
         passes["backward_value"] = "block_backward_src, false, true"
     for which, body in passes.items():
         function, _, flags = body.partition(", ")
-        tuning = _schedule(which, dtype, _row_bytes(dtype, dim))
-        held, ahead = str(tuning.held).lower(), str(tuning.ahead).lower()
-        layout = f"gnnb::Head<{cuda_type(dtype)}, {dim}, {held}, {ahead}>"
+        tuning = _schedule(which, dtype, _row_bytes(dtype, dim), bias)
+        switches = ", ".join(str(on).lower() for on in (tuning.held, tuning.ahead, bias))
+        layout = f"gnnb::Head<{cuda_type(dtype)}, {dim}, {switches}>"
         arguments = f"{function}<{layout}{', ' if flags else ''}{flags}>"
         text += entry(f"{name}_{which}", "BlockArgs", BLOCK, arguments, tuning.min_blocks)
     return Unit(name, tuple(f"{name}_{which}" for which in passes), text)
@@ -48,7 +49,7 @@ class Tuning(NamedTuple):
     min_blocks: int
 
 
-def _schedule(which: str, dtype: str, row_bytes: int) -> Tuning:
+def _schedule(which: str, dtype: str, row_bytes: int, bias: bool) -> Tuning:
     """Tuning of a pass: what fits without spilling."""
     two_sided = which in ("backward_dst", "backward_key")  # two rows of the window are wanted
     held, ahead = row_bytes <= (192 if two_sided else 256), row_bytes <= 128
@@ -56,7 +57,8 @@ def _schedule(which: str, dtype: str, row_bytes: int) -> Tuning:
         return Tuning(held, ahead, 2)
     narrow = dtype != "f32" or row_bytes < 128
     blocks = {"forward": 4, "backward_dst": 3 if narrow else 2}
-    return Tuning(held, ahead, blocks.get(which, 2))
+    fitting = blocks.get(which, 2)
+    return Tuning(held, ahead, max(1, fitting - bias))
 
 
 def _row_bytes(dtype: str, dim: int) -> int:
@@ -82,5 +84,5 @@ def block_merge_unit(dtype: str) -> Unit:
 def all_units() -> list[Unit]:
     """Every unit that a call can ask for."""
     dtypes = DTYPE_NAMES.values()
-    passes = [block_unit(dtype, dim) for dtype in dtypes for dim in DIMS]
+    passes = [block_unit(*which) for which in itertools.product(dtypes, DIMS, (False, True))]
     return [*passes, *map(block_merge_unit, dtypes)]

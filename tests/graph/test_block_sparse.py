@@ -150,6 +150,9 @@ def test_it_is_kept_with_the_graph_and_counted() -> None:
     dst, src = graph.block_sparse("dst"), graph.block_sparse("src")
     assert graph.block_sparse("dst") is dst and graph.block_sparse("src") is src
     assert graph.nbytes() == held + dst.nbytes() + src.nbytes()
+    places = graph.block_places("src")
+    assert graph.block_places("src") is places
+    assert graph.nbytes() == held + dst.nbytes() + src.nbytes() + 4 * 400
     assert dst.nbytes() >= 4 * (dst.num_tiles * 24 + dst.num_windows)
     graph.clear()
     assert graph.block_sparse("dst") is not dst

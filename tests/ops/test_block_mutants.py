@@ -11,7 +11,7 @@ import torch
 from gnn_backend.graph import block_sparse as tiles
 from gnn_backend.runtime import emulator as emulator_module
 from tests.ops.test_mutants import kernels, mutants_cache, mutate
-from tests.runtime.block_cases import GRAPHS, check, problem, reference, run
+from tests.runtime.block_cases import GRAPHS, check, problem, reference, run, with_bias
 
 __all__ = ["kernels", "mutants_cache"]
 
@@ -34,6 +34,8 @@ MUTANTS = {
     "the scale of a gradient": (r"key_grad\.scale\(args\.scale, args\.scale\)",
                                 "key_grad.scale(1.f, 1.f)"),
     "to look at the edges alone": (r"if \(live\[i / 2\]\) x", "x"),
+    "whose biases a lane has": (r"tile\) \* WARP \+ at\.lane\) \* 2", "tile) * WARP) * 2"),
+    "the bias of the second product": (r"__ldg\(from \+ 1\)", "__ldg(from)"),
     "to look for NaN": (r"any_nan\(\)\)\)", "any_nan() && false))"),
 }  # fmt: skip
 
@@ -43,6 +45,7 @@ def check_kernels() -> None:
     for dtype in (torch.bfloat16, torch.float32):
         with mock.patch.object(tiles, "CHUNKS", (1,)):  # windows of two tiles are split
             check(problem(GRAPHS["hubs"], 2, 32, dtype))
+            check(with_bias(problem(GRAPHS["duplicates"], 1, 16, dtype), dtype))
         special = problem(GRAPHS["block model"], 1, 16, dtype)
         special.v[3, 0, 2] = float("inf")
         got, (want, _) = run(special), reference(special)

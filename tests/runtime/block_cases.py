@@ -35,6 +35,7 @@ class Problem:
     v: Tensor
     grad: Tensor
     scale: float
+    edge_bias: Tensor | None = None
 
 
 def problem(
@@ -52,13 +53,21 @@ def problem(
     )
 
 
+def with_bias(p: Problem, dtype: torch.dtype) -> Problem:
+    """The same with a seeded normal bias an edge and head."""
+    generator = torch.Generator().manual_seed(5)
+    shape = (p.graph.num_edges, p.q.shape[1])
+    return dataclasses.replace(p, edge_bias=torch.randn(shape, generator=generator).to(dtype))
+
+
 def run(p: Problem, needs: str = "qkv") -> dict[str, Tensor]:
     """Output, log-sum-exp and the gradients that are needed."""
-    out, lse = block_sparse.forward(p.graph, p.q, p.k, p.v, p.scale)
+    wanted = {*needs} if p.edge_bias is None else {*needs, "edge_bias"}
+    out, lse = block_sparse.forward(p.graph, p.q, p.k, p.v, p.scale, p.edge_bias)
     found = block_sparse.backward(
-        p.graph, p.q, p.k, p.v, p.scale, out, lse, p.grad, frozenset(needs)
+        p.graph, p.q, p.k, p.v, p.scale, out, lse, p.grad, frozenset(wanted), p.edge_bias
     )
-    assert {n for n, g in found._asdict().items() if g is not None} == set(needs)
+    assert {n for n, g in found._asdict().items() if g is not None} == wanted
     return {"out": out, "lse": lse, **{n: g for n, g in found._asdict().items() if g is not None}}
 
 
@@ -68,12 +77,17 @@ def reference(p: Problem) -> tuple[dict[str, Tensor], Tensor]:
     graph = p.graph
     source = graph.by_dst.indices.long()
     rows = expand_rows(graph.by_dst.indptr, graph.num_edges).long()
+    edges = graph.by_dst.edge_ids
     logits = (q[rows] * k[source]).sum(-1) * p.scale
+    operands = {"q": q, "k": k, "v": v}
+    if p.edge_bias is not None:
+        bias = operands["edge_bias"] = p.edge_bias.double().requires_grad_()
+        logits = logits + (bias if edges is None else bias[edges.long()])
     out = softmax_aggregate(graph, logits, v[source])
-    grads = torch.autograd.grad(out, (q, k, v), p.grad.double())
+    grads = torch.autograd.grad(out, list(operands.values()), p.grad.double())
     total = torch.zeros_like(out[..., 0])
     total.index_add_(0, rows, logits.detach().exp())
-    found = dict(zip("qkv", grads, strict=True))
+    found = dict(zip(operands, grads, strict=True))
     return {"out": out.detach(), **found}, total.log2()
 
 
@@ -83,7 +97,7 @@ def check(p: Problem) -> dict[str, Tensor]:
     rows = p.graph.by_dst.indptr.diff() > 0
     torch.testing.assert_close(got["lse"][rows].double(), lse[rows], rtol=0, atol=2e-2)
     assert not got["out"][~rows].any() and not got["q"][~rows].any()
-    for name in ("out", "q", "k", "v"):
+    for name in want:
         assert got[name].shape == want[name].shape and got[name].dtype == p.q.dtype
         difference = (got[name].double() - want[name]).abs()
         error = difference.max().item() / scale_of(name, want) if difference.numel() else 0.0

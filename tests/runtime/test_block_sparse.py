@@ -13,7 +13,15 @@ from gnn_backend.errors import Unsupported
 from gnn_backend.profile import profile
 from gnn_backend.runtime import block_sparse
 from gnn_backend.runtime.block_units import DIMS
-from tests.runtime.block_cases import DTYPES, GRAPHS, check, problem, reference, run
+from tests.runtime.block_cases import (
+    DTYPES,
+    GRAPHS,
+    check,
+    problem,
+    reference,
+    run,
+    with_bias,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -48,6 +56,36 @@ def test_split_windows_are_merged(
     assert p.graph.block_sparse("dst").splits.num_slots > 2
     assert p.graph.block_sparse("src").splits.num_slots > 2
     assert p.graph.num_dst % 16 and all(t.is_contiguous() for t in got.values())
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", ["hubs", "duplicates", "no edges"])
+@pytest.mark.parametrize("chunk", [1, 32])
+def test_edge_bias(
+    name: str, chunk: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each duplicate has a bias and a gradient of its own."""
+    monkeypatch.setattr("gnn_backend.graph.block_sparse.CHUNKS", (chunk,))
+    check(with_bias(problem(GRAPHS[name], 2, 32, dtype), dtype))
+
+
+def test_a_bias_of_minus_infinity_takes_an_edge_away() -> None:
+    p = with_bias(problem(GRAPHS["duplicates"], 2, 16, torch.bfloat16), torch.float32)
+    assert p.edge_bias is not None
+    p.edge_bias[:, 0] = float("-inf")
+    p.edge_bias[::2, 1] = float("-inf")
+    got, (want, _) = run(p), reference(p)
+    for name in ("out", "q", "k", "v", "edge_bias"):
+        assert torch.equal(got[name].isnan(), want[name].isnan()), name
+    rows = p.graph.by_dst.indptr.diff() > 0
+    assert got["out"][rows, 0].isnan().all() and not got["out"][rows, 1].isnan().all()
+    assert got["edge_bias"].dtype == torch.float32
+
+
+def test_only_the_gradient_of_the_bias() -> None:
+    p = with_bias(problem(GRAPHS["sparse"], 2, 32, torch.float16), torch.float16)
+    whole, part = run(p), run(p, "")
+    assert torch.equal(part["edge_bias"], whole["edge_bias"])
 
 
 def test_duplicates_count_in_the_softmax() -> None:

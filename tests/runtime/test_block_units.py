@@ -8,17 +8,23 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from gnn_backend.cli.kernels import every_unit
-from gnn_backend.runtime.block_units import DIMS, all_units, block_unit
+from gnn_backend.runtime.block_units import DIMS, all_units, block_merge_unit, block_unit
 from gnn_backend.runtime.selection import DTYPE_NAMES
 
-#: Where all units are compiled; those of common head dimensions, and the merges, are everywhere.
-EVERY_UNIT = ("sm_90",)
-COMMON = ("_d16", "_d32", "_d64", "_d128", *DTYPE_NAMES.values())
+#: What is compiled where: float16 differs from bfloat16 in the name of an instruction alone.
+WIDELY = {
+    block_unit(t, d, b).name for t in ("bf16", "f32") for d in (64, 128) for b in (False, True)
+}
+WIDELY |= {block_merge_unit(t).name for t in DTYPE_NAMES.values()}
+UNITS = dict.fromkeys(("sm_80", "sm_100", "sm_120"), WIDELY)
+UNITS["sm_90"] = WIDELY | {block_unit(t, d).name for t in DTYPE_NAMES.values() for d in DIMS}
 
 
 def test_every_dtype_and_dimension_has_its_unit() -> None:
     units = all_units()
-    assert len({unit.name for unit in units}) == len(units) == len(DTYPE_NAMES) * (len(DIMS) + 1)
+    assert (
+        len({unit.name for unit in units}) == len(units) == len(DTYPE_NAMES) * (2 * len(DIMS) + 1)
+    )
     assert {unit.name for unit in units} <= {unit.name for unit in every_unit()}
     for unit in units:
         assert all(unit.source.count(f"({entry},") == 1 for entry in unit.entries)
@@ -35,12 +41,12 @@ def test_wide_rows_have_a_pass_for_each_gradient(dtype: str, dim: int, both: boo
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100", "sm_120"])
+@pytest.mark.parametrize("arch", UNITS)
 def test_no_unit_spills(arch: str) -> None:
     pytest.importorskip("cupy_backends.cuda.libs.nvrtc", reason="no CuPy with NVRTC")
     from gnn_backend.runtime.compile import compile_unit
 
-    units = [unit for unit in all_units() if arch in EVERY_UNIT or unit.name.endswith(COMMON)]
+    units = [unit for unit in all_units() if unit.name in UNITS[arch]]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         found = list(pool.map(lambda unit: compile_unit(unit, arch), units))
     resources = [kernel for _, kernels in found for kernel in kernels]

@@ -134,6 +134,8 @@ class DeviceEngine:
         if not plan.dst.blocks:
             for name in further:
                 grads[name].zero_()
+        elif "edge_features" in further and not options.features:  # of a sum that nobody used
+            grads["edge_features"].zero_()
         by_src = not needs.isdisjoint(plan.of_src)
         # By source, features are not read again: the pass by destination leaves what they give.
         left = by_src and options.features > 0

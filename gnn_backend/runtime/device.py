@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from gnn_backend.config import get_config
 from gnn_backend.graph import Graph
 from gnn_backend.profile import count_launch
-from gnn_backend.runtime import cuda, tiles
+from gnn_backend.runtime import cuda, tiles, tuning
 from gnn_backend.runtime.edge_args import NO_EDGES, EdgeTerms
 from gnn_backend.runtime.instances import BLOCK, MERGE_BLOCK, Unit
-from gnn_backend.runtime.options import LOGIT_TERMS, Options, options_of
+from gnn_backend.runtime.options import LOGIT_TERMS, PLAIN, Options, options_of
 from gnn_backend.runtime.plan import MERGE_ROWS, Plan, Side, plan_for
 
 if TYPE_CHECKING:
@@ -70,6 +71,8 @@ class DeviceEngine:
         options = options_of(functor, operands, dropout, aggregate=aggregate)
         if tiles.possible(functor, options) and tiles.chosen(graph, "dst", operands):
             return tiles.forward(graph, operands, scalars)
+        if options is PLAIN and get_config().autotune:
+            tuning.tune(self, functor, graph, operands, scalars)
         plan = self._plan(functor, graph, operands, options)
         fixed = _fixed(functor, operands, scalars)
         side, heads = plan.dst, plan.heads

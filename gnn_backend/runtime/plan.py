@@ -87,6 +87,7 @@ class Plan:
         dim: int,
         multiprocessors: int,
         options: Options = PLAIN,
+        chunk: int | None = None,
     ) -> None:
         if dim > selection.MAX_HEAD_DIM:
             raise Unsupported("head-dim", f"{dim} > {selection.MAX_HEAD_DIM}")
@@ -127,7 +128,8 @@ class Plan:
             side: multiprocessors * _WAVES[side] * max(_FEW_BLOCKS, tuning.min_blocks)
             for side, tuning in schedule.backward.items()
         }
-        self._chunk = selection.chunk_for(graph.num_edges, self.shape.tasks)
+        #: Neighbours a task: the given number, or the fitted one.
+        self.chunk = chunk or selection.chunk_for(graph.num_edges, self.shape.tasks)
         self.dst = self._side(graph, "dst")
         self._by_src: Side | None = None
 
@@ -138,7 +140,7 @@ class Plan:
         return self._by_src
 
     def _side(self, graph: Graph, direction: Direction) -> Side:
-        csr, splits = graph.csr(direction), graph.splits(direction, self._chunk)
+        csr, splits = graph.csr(direction), graph.splits(direction, self.chunk)
         rows = graph.num_dst if direction == "dst" else graph.num_src
         blocks = -(-splits.num_tasks // self.rows_a_block) if rows * self.width else 0
         edge_ids = csr.edge_ids if self.options.numbered else None
@@ -190,12 +192,24 @@ def plan_for(
     options: Options = PLAIN,
 ) -> Plan:
     """The plan of a call, from the graph's cache."""
-    key = (functor.name, dtype, heads, dim, multiprocessors, options)
+    key = plan_key(functor, dtype, heads, dim, multiprocessors, options)
     plan = graph.plans.get(key)
     if plan is None:
         plan = Plan(functor, graph, dtype, heads, dim, multiprocessors, options)
         graph.plans[key] = plan
     return plan
+
+
+def plan_key(
+    functor: Functor,
+    dtype: torch.dtype,
+    heads: int,
+    dim: int,
+    multiprocessors: int,
+    options: Options = PLAIN,
+) -> tuple[object, ...]:
+    """What a graph keeps a plan under."""
+    return functor.name, dtype, heads, dim, multiprocessors, options
 
 
 def _layouts(

@@ -83,3 +83,49 @@ def test_milliseconds_of_a_call_on_the_cpu() -> None:
     calls: list[int] = []
     assert autotune.milliseconds(lambda: calls.append(1), torch.device("cpu")) >= 0
     assert len(calls) == autotune._WARMUP + autotune._SAMPLES
+
+
+def test_attention_runs_at_the_measured_task_length(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from gnn_backend.ops.attention import gatv2_attention
+    from gnn_backend.runtime.plan import Plan
+    from gnn_backend.runtime.selection import CHUNKS
+
+    tried: list[int] = []
+
+    def clock(call: object, device: torch.device) -> float:
+        call()  # type: ignore[operator]
+        (plan,) = (p for p in graph.plans.values() if isinstance(p, Plan))
+        tried.append(plan.chunk)
+        return abs(plan.chunk - 128)
+
+    monkeypatch.setattr(autotune, "milliseconds", clock)
+    graph = Graph.from_edge_index(uniform(20, 20, 60), 20, 20)
+    x = torch.randn(20, 1, 4)
+    with override(autotune=True, cpu_target="emulator"):
+        first = gatv2_attention(graph, x, x, torch.ones(1, 4))
+        again = gatv2_attention(graph, x, x, torch.ones(1, 4))
+    assert tried == list(CHUNKS)
+    assert [p.chunk for p in graph.plans.values() if isinstance(p, Plan)] == [128]
+    assert torch.equal(first, again)
+    (file,) = folder.glob("*.json")
+    ((key, chunk),) = json.loads(file.read_text()).items()
+    assert chunk == 128 and key.startswith("gatv2-float32-1x4-e6-s4-d4")
+
+    like = Graph.from_edge_index(uniform(20, 20, 60, seed=1), 20, 20)
+    with override(autotune=True, cpu_target="emulator"):
+        gatv2_attention(like, x, x, torch.ones(1, 4))
+    assert len(tried) == len(CHUNKS)  # a graph of its class is not measured
+
+
+def test_without_it_the_fitted_length_is_taken(folder: Path) -> None:
+    from gnn_backend.ops.attention import gatv2_attention
+    from gnn_backend.runtime.plan import Plan
+
+    graph = Graph.from_edge_index(uniform(20, 20, 60), 20, 20)
+    x = torch.randn(20, 1, 4)
+    with override(cpu_target="emulator"):
+        gatv2_attention(graph, x, x, torch.ones(1, 4))
+    assert [p.chunk for p in graph.plans.values() if isinstance(p, Plan)] == [32]
+    assert not folder.exists()

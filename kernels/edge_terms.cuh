@@ -97,8 +97,10 @@ __device__ __forceinline__ unsigned kept_heads(const EdgeArgs& edge, unsigned nu
         const unsigned word[4] = {r.x, r.y, r.z, r.w};
         unsigned four = 0;
         #pragma unroll
-        for (int i = 0; i < 4; i++)
-            four |= ((float)(word[i] >> 8) * 0x1p-24f >= edge.drop_below ? 1u : 0u) << i;
+        for (int i = 0; i < 4; i++) {
+            const bool kept = (float)(word[i] >> 8) * 0x1p-24f >= edge.drop_below;
+            four |= (unsigned)kept << i;
+        }
         bits |= (S::HEADS < 4 ? four >> (first_head & 3) : four) << (4 * block);
     }
     return bits;

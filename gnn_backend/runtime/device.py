@@ -79,11 +79,14 @@ class DeviceEngine:
         dims = (plan.dim,) if out_edge is None else (plan.dim, plan.features)
         partial = stats = edge_partial = 0
         if side.num_slots:
-            leading = -(-2 * side.num_slots * heads // 4) * 4  # keeps the partials aligned
-            scratch = self.floats(leading + side.num_slots * heads * sum(dims))
+            # Whole 16 bytes each: the kernels write four floats at once.
+            leading = -(-2 * side.num_slots * heads // 4) * 4
+            sums = -(-side.num_slots * plan.width // 4) * 4
+            of_edges = side.num_slots * heads * plan.features if aggregate else 0
+            scratch = self.floats(leading + sums + of_edges)
             stats = scratch.data_ptr()
             partial = stats + 4 * leading
-            edge_partial = partial + 4 * side.num_slots * plan.width
+            edge_partial = partial + 4 * sums
         edges = NO_EDGES
         if options.numbered:
             terms = EdgeTerms(options, operands, dropout)
@@ -119,14 +122,16 @@ class DeviceEngine:
         )
         plan = self._plan(functor, graph, operands, options)
         grads = {name: torch.empty_like(operands[name]) for name in needs}
-        further = needs - set(functor.operands)
-        if not plan.dst.blocks and further:
+        further = needs - plan.required
+        if not plan.dst.blocks:
             for name in further:
                 grads[name].zero_()
-        by_src = any(name in needs for name in (*functor.src, *functor.params))
+        elif "edge_features" in further and not options.features:  # of a sum that nobody used
+            grads["edge_features"].zero_()
+        by_src = not needs.isdisjoint(plan.of_src)
         # By source, features are not read again: the pass by destination leaves what they give.
-        by_dst = any(name in needs for name in (*functor.dst, *functor.params)) or bool(further)
-        by_dst = by_dst or (by_src and options.features > 0)
+        left = by_src and options.features > 0
+        by_dst = left or bool(further) or not needs.isdisjoint(plan.of_dst)
         few = graph.num_edges < _FEW_EDGES
         work = _Backward(self, plan, _fixed(functor, operands, scalars), few)
         work.reads(saved.out, saved.lse, cotangents.out)
@@ -144,6 +149,8 @@ class DeviceEngine:
                 terms.set(grad_logit=grads.get(name))
             terms.set(grad_rows=grads.get("edge"))
             terms.set(grad_rows=grads.get("edge_features"), grad_query=grads.get("edge_query"))
+            # Heads that share features are summed one block of heads after the other.
+            work.heads_in_turn = options.shared and "edge_features" in needs
         if functor.params and functor.params[0] in needs:
             work.sums_params(grads[functor.params[0]], plan.src(graph))
         if by_dst:
@@ -247,7 +254,9 @@ class DeviceEngine:
         params: tuple[int, int, int] = _NO_PARAMS,
     ) -> None:
         """Launch the merge of split rows, and of parameter partials where there are any."""
-        blocks = sum(-(-side[2] // MERGE_ROWS) for side in sides)
+        blocks = 0
+        for side in sides:
+            blocks += -(-side[2] // MERGE_ROWS)
         if params[2]:
             blocks, dims = blocks + plan.reduce_blocks, (*dims, plan.dim)
         if not blocks:
@@ -285,6 +294,7 @@ class _Backward:
         self.edges: EdgeTerms | None = None
         self.pairs: Tensor | None = None
         self.row_sums: Tensor | None = None
+        self.heads_in_turn = False
         self.scratch: list[Tensor] = []  # keeps partials alive until merged
         self.sides: list[tuple[int, ...]] = []
         self.dims: tuple[int, ...] = ()
@@ -317,20 +327,21 @@ class _Backward:
         if not side.blocks:
             return
         plan = self.plan
-        partials = [self._partial(side, grad) for grad in grads]
-        into = [0 if grad is None else grad.data_ptr() for grad in grads]
+        into, partials = [0, 0, 0], [0, 0, 0]
+        for place, grad in enumerate(grads):
+            if grad is not None:
+                into[place] = grad.data_ptr()
+                if side.num_slots:
+                    partials[place] = self._partial(side, grad)
         params = self.params + 4 * first_param * plan.width if self.params else 0
         rows = (*self.saved, into[0], params, partials[0], 0, into[1], partials[1])
         edges = NO_EDGES if self.edges is None else self.edges.pack(side, partials[2])
-        # Heads that share features are summed one block of heads after the other.
-        grid_y = 1 if plan.options.shared and which == "backward_dst" else 0
+        grid_y = 1 if self.heads_in_turn and which == "backward_dst" else 0
         blocks = side.persistent_blocks
         self.engine.traverse(plan, side, which, blocks, self.fixed, rows, edges, grid_y)
 
-    def _partial(self, side: Side, grad: Tensor | None) -> int:
+    def _partial(self, side: Side, grad: Tensor) -> int:
         """Where the split rows of a gradient [N, H] or [N, H, dim] go until they are merged."""
-        if grad is None or not side.num_slots:
-            return 0
         dim = grad.shape[2] if grad.dim() > 2 else 1
         scratch = self.engine.floats(side.num_slots * self.plan.heads * dim)
         self.scratch.append(scratch)
@@ -351,6 +362,8 @@ class _Backward:
         params = _NO_PARAMS
         if last and self.param_out:
             params = (self.params, self.param_rows, self.param_out)
+        elif not self.sides:
+            return
         self.engine.merge(self.plan, "sum", self.sides, self.dims, 0, params)
         self.scratch, self.sides, self.dims = [], [], ()
 

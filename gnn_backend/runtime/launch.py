@@ -25,8 +25,8 @@ class Saved(NamedTuple):
     Attributes
     ----------
     out : Tensor [num_dst, H, D]
-    lse : Tensor [num_dst, H]
-        As the engine returned it.
+    lse : Tensor [num_dst, H], or [num_dst, H, 2] from the device where logits have a term
+        As the engine returned it; nobody else reads it.
     out_edge : Tensor [num_dst, H, F], optional
     """
 

@@ -99,6 +99,10 @@ class Plan:
             raise Unsupported("no-kernel", f"edge operands of {graph.num_edges} edges")
         name = selection.DTYPE_NAMES[dtype]
         self.options, self.features = options, options.features
+        # The operands whose gradients either pass gives, and those that every call has.
+        self.of_src = frozenset((*functor.src, *functor.params))
+        self.of_dst = frozenset((*functor.dst, *functor.params))
+        self.required = self.of_src | self.of_dst
         self.shape, self.fragment = _layouts(name, heads, dim, options.features)
         form = (functor.cuda_type, functor.cuda_header, name, self.shape)
         if options.weights:
@@ -157,7 +161,10 @@ class Plan:
 
     def merge_grid_y(self, dims: tuple[int, ...]) -> int:
         """Tiles of the widest of the merged tables, whose rows are heads of so many values."""
-        return self._grids.get(dims) or self._grids.setdefault(dims, self._merge_tiles(dims))
+        found = self._grids.get(dims)
+        if found is None:
+            found = self._grids[dims] = self._merge_tiles(dims)
+        return found
 
     def _merge_tiles(self, dims: tuple[int, ...]) -> int:
         vectors = (self._merge_vector if dim % self._merge_vector == 0 else 1 for dim in dims)
@@ -165,7 +172,7 @@ class Plan:
             -(-self.heads * dim // (_MERGE_COLUMNS * vector))
             for dim, vector in zip(dims, vectors, strict=True)
         )
-        return min(MAX_GRID_Y, max(1, *tiles, 1))
+        return min(MAX_GRID_Y, max(tiles))
 
     @cached_property
     def reduce_blocks(self) -> int:

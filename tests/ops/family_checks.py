@@ -31,6 +31,7 @@ SHAPES = [
     ("dot bias", 3, 7, 1, torch.float16),
     ("dot query", 16, 8, 1, torch.float32),
     ("dot query", 1, 1, 300, torch.float32),
+    ("dot sum", 1, 7, 16, torch.float32),
     ("dot all", 4, 64, 16, torch.float32),
     ("dot all", 4, 64, 16, torch.bfloat16),
     ("dot all by head", 2, 64, 64, torch.float32),

@@ -122,6 +122,41 @@ def test_gradients_around_masked_edges() -> None:
     assert (results[0][list(c.operands).index("edge_bias")][::3][:5] == 0).all()
 
 
+@pytest.mark.parametrize("case", ["dot all", "gat features by head", "gatv2 edge"])
+def test_each_operand_alone(case: str) -> None:
+    """The gradient of one operand is the same where no other is asked for."""
+    everything = check(call(case, weights=True), 0.3)
+    for name in call(case).operands:
+        c = call(case, weights=True)
+        for other in set(c.operands) - {name}:
+            c.operands[other].requires_grad_(False)
+        torch.manual_seed(3)
+        results = c.run(dropout_p=0.3)
+        generator = torch.Generator().manual_seed(5)
+        cotangents = [torch.randn(r.shape, generator=generator, dtype=torch.float64).float()
+                      for r in results]  # fmt: skip
+        (grad,) = torch.autograd.grad(results, [c.operands[name]], cotangents)
+        assert torch.equal(grad, everything[name]), name
+
+
+@pytest.mark.parametrize("case", ["dot all", "gat features", "gat features by head"])
+def test_results_that_nobody_uses(case: str) -> None:
+    c = call(case, weights=True)
+    wide = c.to(torch.float64)
+    for place in range(3):
+        got, want = (
+            torch.autograd.grad(
+                results[place].square().sum(),
+                list(d.operands.values()),
+                retain_graph=True,
+                materialize_grads=True,
+            )
+            for d, results in ((c, c.run()), (wide, wide.twin()))
+        )
+        for name, g, w in zip(c.operands, got, want, strict=True):
+            torch.testing.assert_close(g.double(), w, rtol=1e-4, atol=2e-5, msg=f"{name} {place}")
+
+
 def test_everything_dropped() -> None:
     c = call("dot all", weights=True)
     got = c.differentiated(c.run(dropout_p=1.0))

@@ -28,6 +28,18 @@ def test_operators_under_sanitizers(tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @pytest.mark.slow
+def test_edge_operands_under_sanitizers(tmp_path_factory: pytest.TempPathFactory) -> None:
+    if not sanitized.sanitizer_libraries():
+        pytest.skip("g++ has no libasan.so and libubsan.so")
+    tests = "(64_bits and dot) or (shapes and 2-33-16)"
+    arguments = [*PYTEST, "tests/ops/test_attention_device.py", "-k", tests]
+    cache = str(tmp_path_factory.mktemp("sanitized-cache"))
+    result = sanitized.run_python(arguments, extra={"GNN_BACKEND_CACHE_DIR": cache}, timeout=280)
+    assert result.returncode == 0, result.stdout[-4000:] + result.stderr[-4000:]
+    assert " passed" in result.stdout
+
+
+@pytest.mark.slow
 def test_sparse_operators_under_sanitizers(tmp_path_factory: pytest.TempPathFactory) -> None:
     if not sanitized.sanitizer_libraries():
         pytest.skip("g++ has no libasan.so and libubsan.so")

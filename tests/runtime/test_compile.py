@@ -116,8 +116,8 @@ def test_units_with_edge_operands_spill_nothing(dtype: str, step: int) -> None:
             shape, fragment = shapes_with_features(dtype, heads, dim, options.features)
         form = (functor.cuda_type, functor.cuda_header, dtype, shape)
         units.append(softmax_unit(*form, None, options, fragment))
-        weighing = options._replace(weights=True)
-        units.append(weights_unit(*form, weighing, fragment))
+        if options.cotangent or options.query:
+            units.append(weights_unit(*form, options._replace(weights=True), fragment))
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         found = list(pool.map(lambda unit: spills(unit, "sm_90"), units))
     assert not [spilling for kernels in found for spilling in kernels]

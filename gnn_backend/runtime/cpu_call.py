@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 BLOCK_WORK = 1 << 17  # features (edges x heads x width) that a block should at least hold
 MAX_BLOCKS = 256
 PARTIAL_BYTES = 4 << 20  # of all partial rows together
-MAX_SCALARS = 4  # the last is dropout's
+MAX_SCALARS = 4  # three of the functor, and dropout's
 BUFFERS = 9  # of ``EDGES`` numbers that a block needs at most, and two more a head
 
 _TERMS = frozenset({"edge", "edge_bias", "edge_query", "edge_features", "dropout"})

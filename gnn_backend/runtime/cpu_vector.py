@@ -197,6 +197,22 @@ def total(typingctx: Any, vector: Any) -> Any:
 
 
 @intrinsic
+def greatest(typingctx: Any, vector: Any) -> Any:
+    """Largest lane, where none is NaN."""
+
+    def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        (value,) = args
+        while value.type.count > 1:
+            half, undefined = value.type.count // 2, ir.Constant(value.type, ir.Undefined)
+            low = _shuffle(builder, value, undefined, list(range(half)))
+            high = _shuffle(builder, value, undefined, list(range(half, 2 * half)))
+            value = builder.select(builder.fcmp_ordered(">", low, high), low, high)
+        return builder.extract_element(value, ir.IntType(32)(0))
+
+    return vector.dtype(vector), lower
+
+
+@intrinsic
 def totals(typingctx: Any, first: Any, second: Any, third: Any, fourth: Any) -> Any:
     """The four ``total`` as one vector, in a third of the instructions, the same bit for bit."""
     width = VECTOR_BYTES * 8 // first.dtype.bitwidth

@@ -12,6 +12,7 @@ from gnn_backend.runtime.cpu_vector import (
     active,
     exponential,
     first_lanes,
+    greatest,
     halves,
     lanes,
     total,
@@ -91,6 +92,7 @@ def sums_kernel(real):
         low, high = halves(load(source, 0, narrow, None))
         store(target, 16, high, None)
         store(target, 48, low, None)
+        put(target, 9, greatest(b))
         return lanes(narrow)
 
     return kernel
@@ -105,6 +107,7 @@ def test_reductions(dtype):
     np.testing.assert_allclose(result[:4], expected, rtol=1e-5)
     np.testing.assert_array_equal(result[:4], result[4:8])  # the same order, bit for bit
     np.testing.assert_allclose(result[8], values[:3].sum(), rtol=1e-6)
+    assert result[9] == values[4 * width : 8 * width].max()
     half = width // 2
     np.testing.assert_array_equal(result[16 : 16 + half], values[half:width])
     np.testing.assert_array_equal(result[48 : 48 + half], values[:half])

@@ -9,13 +9,22 @@ A functor is a file with
 - ``KEY``, ``QUERY``, ``PARAM``, ``VALUE``: names of the operands read at the source and at the
   destination for the logit, of the parameter [H, D] (or None), and of what is summed;
   ``VALUE_IS_KEY`` where the last is the first, whose rows are then read once;
-- ``term(key, query, param, scalars)``: what one feature adds to the logit;
-- ``key_slope``, ``query_slope``, ``param_slope``, of the same arguments: its derivatives towards
-  each, and ``finish_key``, ``finish_query`` (sum, param, scalars): a factor that all edges of a
-  row share may be left out of a slope and put back here, once a row.
+  ``KEY_IS_SCALAR`` where key and query are scores [N, H] that are added;
+- ``EDGE_ROWS``, ``EDGE_TERM``: names of the optional edge operands [E, H, D], added to the key, and
+  [E, H]; or None. Edge features and dropout are the templates' own;
+- ``term(key, query, param, scalars)``: what one feature adds to the sum, and
+  ``logit(sum, edge term, scalars)``: the logit of a sum over features or of scores;
+- ``key_slope``, ``query_slope``, ``param_slope``, of the same arguments as ``term``: its
+  derivatives towards each, and ``finish_key``, ``finish_query`` (sum, param, scalars): a factor
+  that all edges of a row share may be left out of a slope and put back here, once a row;
+- ``logit_slope``, of the same arguments as ``logit``: its derivative towards the sum, or None where
+  that is 1 or put back once a row.
 
 All work lane by lane on vectors (``runtime.cpu_vector``); ``scalars[i]`` is the functor's i-th
-number, of at most four.
+number, of at most three (the fourth is dropout's).
+
+Optional arguments of the kernels are constants of ``common.py`` that are None where something is
+not given: a pointer of None reads as 0 and writes nothing, and what depends on it is not compiled.
 
 ``launch.py`` and ``counting_sort.py`` stand alone: ``cpu_module.compiled`` compiles one function.
 """

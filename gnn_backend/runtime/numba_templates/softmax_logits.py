@@ -15,10 +15,12 @@ from gnn_backend.runtime.cpu_vector import (
     active,
     exponential,
     first_lanes,
+    greatest,
     halves,
     lanes,
     total,
     totals,
+    where,
     zeros,
 )
 from gnn_backend.runtime.numba_templates.common import (
@@ -221,10 +223,12 @@ def asked_features(a, asked, h):
 @inline
 def largest(logits, n, start):
     """Largest value, NaN ignored: it comes back through the sum of exponentials."""
-    for k in range(n):
-        value = get(logits, k)
-        start = value if value > start else start
-    return start
+    like = zeros(REAL, 1)
+    top = like + start
+    for k in range(0, n, lanes(like)):
+        values = where(first_lanes(n - k, like), load(logits, k, like, None), start)
+        top = where(values > top, values, top)
+    return greatest(top)
 
 
 @inline

@@ -37,7 +37,12 @@ Names = str | Iterable[str] | None
 
 
 def enable(
-    *, mode: str = "auto", hosts: Names = None, include: Names = None, exclude: Names = None
+    *,
+    mode: str = "auto",
+    hosts: Names = None,
+    include: Names = None,
+    exclude: Names = None,
+    autotune: bool | None = None,
 ) -> None:
     """Accelerate the supported layers of DGL and PyTorch Geometric, without changing code.
 
@@ -55,13 +60,22 @@ def enable(
         Of ``"dgl"`` and ``"pyg"``; all by default. Hosts that are not installed are no error.
     include, exclude : str or iterable of str, optional
         Layer names, ``"GATv2Conv"`` for all hosts or ``"pyg.GATv2Conv"`` for one.
+    autotune : bool, optional
+        On a GPU, measure launch settings at the first call on a graph and remember them on disk,
+        by device, class of graph and shape, instead of taking those fitted to measurements
+        elsewhere. Sets ``config.autotune``; by default it is left as it is.
 
     Raises
     ------
     InvalidArgument
         If a mode, host or layer is unknown.
     """
-    registry.switch(_state(mode, hosts, include, exclude))
+    state = _state(mode, hosts, include, exclude)
+    if autotune is not None:
+        if not isinstance(autotune, bool):
+            raise invalid("autotune", "not a flag", repr(autotune), "True, False or None")
+        get_config().autotune = autotune
+    registry.switch(state)
 
 
 def disable() -> None:

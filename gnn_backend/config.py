@@ -16,6 +16,7 @@ from gnn_backend.errors import invalid
 CHOICES = {
     "mode": ("auto", "strict", "verify"),
     "cpu_target": ("numba", "emulator"),
+    "attention_path": ("auto", "rows", "tiles"),
     "log": ("debug", "info", "warning", "error"),
 }
 _LANE_ORDERS = "forward, reversed, random or random:SEED"
@@ -50,6 +51,14 @@ class Config:
     min_edges : int
         Graphs with fewer edges run the stock code (reason ``too-small``).
         ``GNN_BACKEND_MIN_EDGES``.
+    attention_path : {"auto", "rows", "tiles"}
+        Whether dot-product attention goes over the rows of the graph or, where there are kernels
+        for it, over tiles on tensor cores; ``auto`` takes what is predicted to be faster.
+        ``GNN_BACKEND_ATTENTION_PATH``.
+    autotune : bool
+        Measure launch settings on the first call of a kind instead of taking the fitted ones, and
+        remember them in ``cache_dir``; see :mod:`gnn_backend.runtime.autotune`.
+        ``GNN_BACKEND_AUTOTUNE`` (0 or 1).
     log : {"debug", "info", "warning", "error"}
         Level of the ``gnn_backend`` logger. ``GNN_BACKEND_LOG``.
     test_data : Path or None
@@ -71,6 +80,8 @@ class Config:
     kernel_path: tuple[Path, ...] = ()
     verify_rtol: float = 2e-5
     min_edges: int = 0
+    attention_path: str = "auto"
+    autotune: bool = False
     log: str = "warning"
     test_data: Path | None = None
     emulator_lane_order: str = "forward"
@@ -140,6 +151,8 @@ _VARIABLES: dict[str, tuple[Callable[[str], Any], str]] = {
     "kernel_path": (_paths, f"paths separated by {os.pathsep!r}"),
     "verify_rtol": (float, "a number above 0"),
     "min_edges": (int, "a count of edges, 0 or more"),
+    "attention_path": (str, _one_of("attention_path")),
+    "autotune": (_flag, "0 or 1"),
     "log": (str.lower, _one_of("log")),
     "test_data": (_path, _PATH),
     "emulator_lane_order": (str, _LANE_ORDERS),

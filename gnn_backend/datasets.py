@@ -119,6 +119,43 @@ def uniform(num_src: int, num_dst: int, num_edges: int, *, seed: int = 0) -> tor
     return torch.stack([src, dst])
 
 
+def block_model(
+    num_nodes: int,
+    block: int,
+    density: float,
+    *,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+) -> torch.Tensor:
+    """Stochastic block model without edges between blocks: a locally dense directed graph.
+
+    Nodes are in blocks of ``block`` consecutive ids (the last may be smaller); every pair of a
+    block, a node with itself included, is an edge with probability ``density``.
+
+    Parameters
+    ----------
+    num_nodes, block : int
+    density : float
+        0 to 1.
+    seed : int
+    device : torch.device or str
+        Where the graph is drawn; the random stream of CPU and CUDA differ.
+
+    Returns
+    -------
+    Tensor
+        int64 [2, E] on ``device``, by source.
+    """
+    if num_nodes < 0 or block < 1 or not 0 <= density <= 1:
+        got = (num_nodes, block, density)
+        raise invalid("num_nodes, block, density", "not a graph", got, ">= 0, >= 1, 0 to 1")
+    generator = torch.Generator(device=device).manual_seed(seed)
+    draw = torch.rand(num_nodes, block, device=device, generator=generator)
+    src, place = (draw < density).nonzero(as_tuple=True)
+    dst = src // block * block + place
+    return torch.stack([src, dst])[:, dst < num_nodes]
+
+
 def load_npz(path: str | Path) -> GraphData:
     """Read a graph from an npz file.
 

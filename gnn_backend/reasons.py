@@ -13,6 +13,8 @@ REASONS: dict[str, str] = {
     "torch.autocast.",
     "head-dim": "The head dimension is outside 1..1024; split it over more heads.",
     "edge-dim": "Edge features are wider than 1024 numbers (or of no width); project them first.",
+    "tensor-cores": "There is no tensor-core product for these heads; use bfloat16 or float16 (or "
+    "allow tf32) and a head dimension that is a multiple of 16, at most 128.",
     "too-small": "The graph has fewer edges than GNN_BACKEND_MIN_EDGES; lower that setting.",
     "empty": "The graph or a feature tensor is empty, so there is nothing to fuse; the stock code "
     "answers.",

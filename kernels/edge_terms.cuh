@@ -25,6 +25,7 @@ struct EdgeArgs {
     void* grad_query;            // [N, H, F]
     float* partial;              // [slots, H * F] of out or grad_query
     u64 seed, offset;            // of dropout
+    const u64* drawn;            // or its seed on the device, for a CUDA graph to draw at each replay
     float drop_below, keep_scale;
 };
 
@@ -89,11 +90,12 @@ __device__ __forceinline__ uint4 philox(uint4 counter, u64 seed) {
 // Bit j: head first_head + j of the group keeps the edge. One evaluation serves four heads.
 template <class S>
 __device__ __forceinline__ unsigned kept_heads(const EdgeArgs& edge, unsigned number, int first_head) {
+    const u64 seed = edge.drawn == nullptr ? edge.seed : __ldg(edge.drawn);
     unsigned bits = 0;
     #pragma unroll
     for (int block = 0; block < (S::HEADS + 3) / 4; block++) {
         const uint4 r = philox(
-            make_uint4(number, 0, (unsigned)(first_head / 4 + block), (unsigned)edge.offset), edge.seed);
+            make_uint4(number, 0, (unsigned)(first_head / 4 + block), (unsigned)edge.offset), seed);
         const unsigned word[4] = {r.x, r.y, r.z, r.w};
         unsigned four = 0;
         #pragma unroll

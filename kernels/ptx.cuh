@@ -95,6 +95,26 @@ __device__ __forceinline__ void mma_f16(float (&c)[4], unsigned int a0, unsigned
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
+// The nearest float of 11 significant bits, ties away from zero, which tensor cores take as tf32.
+__device__ __forceinline__ unsigned int round_tf32(unsigned int x) {
+  unsigned int rounded;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(__uint_as_float(x)));
+  return rounded;
+}
+
+// c += A B for A [16, 8] and B [8, 8] of tf32, by the whole warp. Of lane 4 g + t, a0 and a2 are columns t
+// and t + 4 of row g of A, a1 and a3 of row g + 8; b0 and b1 are the same rows of column g of B; c as
+// above.
+__device__ __forceinline__ void mma_tf32(float (&c)[4], unsigned int a0, unsigned int a1,
+                                         unsigned int a2, unsigned int a3, unsigned int b0,
+                                         unsigned int b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
 // x, of which the compiler is to know nothing: it widens a product that it sees through, at the cost of
 // an addition an address.
 __device__ __forceinline__ unsigned int opaque(unsigned int x) {

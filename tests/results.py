@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-_SAVED_EVERY = 50  # tests, so that a run cut short leaves its results
+_SAVED_EVERY = 5.0  # seconds, so that a run cut short leaves its results
 
 
 class Results:
@@ -30,7 +30,7 @@ class Results:
         self.outcomes: dict[str, str] = {}
         self.messages: dict[str, str] = {}
         self.aborted = ""
-        self.started = time.perf_counter()
+        self.started = self.saved = time.perf_counter()
 
     def name(self, item: pytest.Item) -> str:
         return item.nodeid
@@ -50,7 +50,7 @@ class Results:
             self.outcomes.setdefault(name, "skipped")
         elif call.when == "call":
             self.outcomes.setdefault(name, "passed")
-        if report.when == "teardown" and len(self.outcomes) % _SAVED_EVERY == 0:
+        if report.when == "teardown" and time.perf_counter() - self.saved > _SAVED_EVERY:
             self.save()
 
     def pytest_runtest_teardown(self, item: pytest.Item) -> None:
@@ -87,4 +87,7 @@ class Results:
 
     def save(self) -> None:
         if self.output is not None:
-            self.output.write_text(json.dumps(self.results(), indent=1))
+            whole = self.output.with_suffix(".tmp")  # a process that is ended may be at it
+            whole.write_text(json.dumps(self.results(), indent=1))
+            whole.replace(self.output)
+            self.saved = time.perf_counter()

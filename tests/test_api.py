@@ -303,3 +303,18 @@ def test_public_names_come_on_first_use_and_no_submodule_hides_one():
         [sys.executable, "-c", PUBLIC_NAMES], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_autotune_is_a_setting_of_enable():
+    with config.override(autotune=False):
+        gnn_backend.enable()
+        assert not config.get_config().autotune
+        gnn_backend.enable(autotune=True)
+        assert config.get_config().autotune
+        gnn_backend.enable()
+        assert config.get_config().autotune
+        with pytest.raises(InvalidArgument, match="autotune: not a flag; got 1"):
+            gnn_backend.enable(autotune=1)
+        gnn_backend.enable(autotune=False)
+        assert not config.get_config().autotune
+        gnn_backend.disable()

@@ -94,3 +94,23 @@ def test_sampled_edges_keep_their_order_and_nodes_their_features() -> None:
     assert columns == sorted(columns)
     assert torch.equal(sample.splits["train"], ids < 50)
     assert datasets.sample_edges(graph, 500) is graph
+
+
+def test_block_model_is_dense_within_blocks_alone() -> None:
+    edges = datasets.block_model(300, 64, 0.5)
+    src, dst = edges
+    assert edges.dtype == torch.int64 and torch.equal(src // 64, dst // 64)
+    assert int(edges.max()) < 300 and int(src.min()) >= 0
+    assert edges.unique(dim=1).shape == edges.shape
+    pairs = 4 * 64**2 + 44**2
+    assert edges.shape[1] == pytest.approx(0.5 * pairs, rel=0.05)
+    assert torch.equal(edges, datasets.block_model(300, 64, 0.5))
+    assert not torch.equal(edges, datasets.block_model(300, 64, 0.5, seed=1))
+    assert datasets.block_model(10, 16, 1.0).shape == (2, 100)
+    assert datasets.block_model(0, 16, 1.0).shape == (2, 0)
+
+
+@pytest.mark.parametrize("arguments", [(-1, 4, 0.5), (4, 0, 0.5), (4, 4, 1.5)])
+def test_no_block_model(arguments: tuple[int, int, float]) -> None:
+    with pytest.raises(InvalidArgument, match="not a graph"):
+        datasets.block_model(*arguments)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -26,12 +25,25 @@ def _cast(value: Any, dtype: torch.dtype) -> Any:
     return value
 
 
-@contextlib.contextmanager
-def without_autocast(tensor: Tensor) -> Iterator[Callable[[Any], Any]]:
-    """Leave autocast; gives the cast that it would have made."""
-    if not torch.is_autocast_enabled(tensor.device.type):
-        yield lambda value: value
-        return
-    dtype = torch.get_autocast_dtype(tensor.device.type)
-    with torch.autocast(tensor.device.type, enabled=False):
-        yield lambda value: _cast(value, dtype)
+class without_autocast:
+    """Leave autocast on a device in a ``with`` block, which gives the cast that it would make."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._kind = device.type
+        self._left: torch.autocast | None = None
+
+    def __enter__(self) -> Callable[[Any], Any]:
+        if not torch.is_autocast_enabled(self._kind):
+            return _same
+        dtype = torch.get_autocast_dtype(self._kind)
+        self._left = torch.autocast(self._kind, enabled=False)
+        self._left.__enter__()
+        return lambda value: _cast(value, dtype)
+
+    def __exit__(self, *error: Any) -> None:
+        if self._left is not None:
+            self._left.__exit__(*error)
+
+
+def _same(value: Any) -> Any:
+    return value

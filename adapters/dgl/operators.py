@@ -16,15 +16,16 @@ from torch import Tensor
 
 from gnn_backend.adapters.dgl.autocast import without_autocast
 from gnn_backend.adapters.dgl.kernels import OPERATORS
+from gnn_backend.adapters.dgl.pending import settled, values_of
 from gnn_backend.adapters.dgl.residence import boundary
 from gnn_backend.adapters.dgl.residence.support import is_resident
 from gnn_backend.graph.build import expand_rows
 from gnn_backend.ops import csr
 
-_TARGETS = {0: "u", 1: "e", 2: "v", "src": "u", "edge": "e", "dst": "v"}
+TARGETS = {0: "u", 1: "e", 2: "v", "src": "u", "edge": "e", "dst": "v"}
 
 
-def _relation(index: Any) -> Any:
+def relation_of(index: Any) -> Any:
     """The relation of a resident index with one edge type, or None for an index of DGL's own."""
     if type(index) is not boundary._kinds.get("index"):
         return None
@@ -33,7 +34,8 @@ def _relation(index: Any) -> Any:
     return index.relations[0]
 
 
-def _run(name: str, *args: Any, **kwargs: Any) -> Any:
+def run(name: str, *args: Any, **kwargs: Any) -> Any:
+    """Call an operator out of the table, and count it as answered on the device."""
     boundary.counts[name] += 1
     return OPERATORS[name](*args, **kwargs)
 
@@ -47,9 +49,11 @@ def _error(message: str) -> Exception:
 # ---------------------------------------------------------------------- checks
 
 
-def _check(index: Any, form: str, op: str, *operands: tuple[str, Tensor | None, int]) -> None:
+def check_operands(
+    index: Any, form: str, op: str, *operands: tuple[str, Tensor | None, int]
+) -> None:
     """Raise DGLError for operands that a kernel could not read; ``(name, tensor, rows)`` each."""
-    if not {form, "coo"} & set(index.allowed):
+    if form not in index.allowed and "coo" not in index.allowed:
         raise _error(f"the graph is restricted to {', '.join(index.allowed)}; allow 'coo' or "
                      f"{form!r} in g.formats()")  # fmt: skip
     given = [(name, tensor, rows) for name, tensor, rows in operands if tensor is not None]
@@ -66,9 +70,10 @@ def _check(index: Any, form: str, op: str, *operands: tuple[str, Tensor | None, 
         if lhs.dtype != rhs.dtype:
             raise _error(f"the features' data types {lhs.dtype} and {rhs.dtype} differ; convert "
                          "them to the same type")  # fmt: skip
-        from dgl._sparse_ops import infer_broadcast_shape
+        if lhs.shape[1:] != rhs.shape[1:]:
+            from dgl._sparse_ops import infer_broadcast_shape
 
-        infer_broadcast_shape(op, tuple(lhs.shape[1:]) or (1,), tuple(rhs.shape[1:]) or (1,))
+            infer_broadcast_shape(op, tuple(lhs.shape[1:]) or (1,), tuple(rhs.shape[1:]) or (1,))
 
 
 # ---------------------------------------------------------------------- messages to nodes
@@ -78,13 +83,15 @@ def gspmm(
     stock: Any, gidx: Any, op: str, reduce_op: str, u: Tensor | None, e: Tensor | None
 ) -> Any:
     """``_gspmm``: (out, (arg_u, arg_e))."""
-    relation = _relation(gidx)
+    relation = relation_of(gidx)
     if relation is None:
         return stock(gidx, op, reduce_op, u, e)
     u = None if op == "copy_rhs" else u
     e = None if op == "copy_lhs" else e
-    _check(gidx, "csc", op, ("source", u, relation.num_src), ("edge", e, relation.num_edges))
-    out, arg_u, arg_e = _run("gspmm", relation.graph, op, reduce_op, u, e)
+    check_operands(
+        gidx, "csc", op, ("source", u, relation.num_src), ("edge", e, relation.num_edges)
+    )
+    out, arg_u, arg_e = run("gspmm", relation.graph, op, reduce_op, u, e)
     dtype = relation.dtype
     arg_u = None if arg_u is None else arg_u.to(dtype)
     arg_e = None if arg_e is None else arg_e.to(dtype)
@@ -160,7 +167,8 @@ def update_grad_minmax_hetero(
 # ---------------------------------------------------------------------- results on edges
 
 
-def _rows(relation: Any, target: str) -> int:
+def rows_at(relation: Any, target: str) -> int:
+    """Rows of a table of sources (u), destinations (v) or edges (e) of a relation."""
     return {"u": relation.num_src, "v": relation.num_dst, "e": relation.num_edges}[target]
 
 
@@ -169,18 +177,18 @@ def gsddmm(
     lhs_target: Any = "u", rhs_target: Any = "v",
 ) -> Tensor:  # fmt: skip
     """``_gsddmm``: a result [E, *]."""
-    relation = _relation(gidx)
+    relation = relation_of(gidx)
     if relation is None:
         return stock(gidx, op, lhs, rhs, lhs_target, rhs_target)
-    lhs_target, rhs_target = (_TARGETS.get(t, t) for t in (lhs_target, rhs_target))
+    lhs_target, rhs_target = (TARGETS.get(t, t) for t in (lhs_target, rhs_target))
     lhs = None if op == "copy_rhs" else lhs
     rhs = None if op == "copy_lhs" else rhs
-    _check(
+    check_operands(
         gidx, "csr", op,
-        ("left-hand", lhs, _rows(relation, lhs_target)),
-        ("right-hand", rhs, _rows(relation, rhs_target)),
+        ("left-hand", lhs, rows_at(relation, lhs_target)),
+        ("right-hand", rhs, rows_at(relation, rhs_target)),
     )  # fmt: skip
-    return _run("gsddmm", relation.graph, op, lhs, rhs, lhs_target, rhs_target)
+    return run("gsddmm", relation.graph, op, lhs, rhs, lhs_target, rhs_target)
 
 
 def gsddmm_hetero(
@@ -191,7 +199,7 @@ def gsddmm_hetero(
     if type(gidx) is not boundary._kinds.get("index"):
         return stock(gidx, op, lhs_len, lhs_target, rhs_target, lhs_and_rhs_tuple)
     left, right = lhs_and_rhs_tuple[:lhs_len], lhs_and_rhs_tuple[lhs_len:]
-    lhs_target, rhs_target = (_TARGETS.get(t, t) for t in (lhs_target, rhs_target))
+    lhs_target, rhs_target = (TARGETS.get(t, t) for t in (lhs_target, rhs_target))
     out = []
     for etype, (src, dst) in enumerate(gidx.ends):
         of = {"u": src, "v": dst, "e": etype}
@@ -211,7 +219,7 @@ def gsddmm_hetero(
 class _EdgeSoftmax(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, index: Any, logits: Tensor, norm_by: str) -> Tensor:
-        out = _run("edge_softmax", index.relations[0].graph, logits, norm_by)
+        out = run("edge_softmax", index.relations[0].graph, logits, norm_by)
         ctx.index, ctx.norm_by = index, norm_by
         ctx.save_for_backward(out)
         return out
@@ -222,7 +230,7 @@ class _EdgeSoftmax(torch.autograd.Function):
         index, norm_by = ctx.index, ctx.norm_by
         if not torch.is_grad_enabled():
             graph = index.relations[0].graph
-            return None, _run("edge_softmax_backward", graph, out, grad, norm_by), None
+            return None, run("edge_softmax_backward", graph, out, grad, norm_by), None
         # A gradient of this gradient is wanted: DGL's operators have one.
         from dgl import backend
 
@@ -236,7 +244,8 @@ def edge_softmax(
     stock: Any, gidx: Any, logits: Tensor, eids: Any = "__ALL__", norm_by: str = "dst"
 ) -> Tensor:
     """``edge_softmax`` of DGL's PyTorch backend."""
-    relation = _relation(gidx)
+    logits = settled(logits)
+    relation = relation_of(gidx)
     if relation is None:
         return stock(gidx, logits, eids, norm_by)
     from dgl.base import is_all
@@ -244,27 +253,27 @@ def edge_softmax(
     if not is_all(eids):
         gidx = gidx.edge_subgraph([eids], True).graph
         relation = gidx.relations[0]
-    _check(gidx, "csc", "copy_rhs", ("edge", logits, relation.num_edges))
-    with without_autocast(logits) as cast:
+    check_operands(gidx, "csc", "copy_rhs", ("edge", logits, relation.num_edges))
+    with without_autocast(logits.device) as cast:
         return _EdgeSoftmax.apply(gidx, cast(logits), norm_by)
 
 
 def edge_softmax_forward(stock: Any, gidx: Any, e: Tensor, op: str) -> Tensor:
     """``_edge_softmax_forward``, which DGL calls for CPU tensors."""
-    relation = _relation(gidx)
+    relation = relation_of(gidx)
     if relation is None:
         return stock(gidx, e, op)
-    return _run("edge_softmax", relation.graph, e, "dst")
+    return run("edge_softmax", relation.graph, e, "dst")
 
 
 def edge_softmax_backward(stock: Any, gidx: Any, out: Tensor, sds: Tensor) -> Tensor:
     """``_edge_softmax_backward``: ``sds`` is the product of the result and its gradient."""
-    relation = _relation(gidx)
+    relation = relation_of(gidx)
     if relation is None:
         return stock(gidx, out, sds)
     graph = relation.graph
-    total = _run("gspmm", graph, "copy_rhs", "sum", None, sds)[0]
-    return sds - _run("gsddmm", graph, "mul", out, total, "e", "v")
+    total = run("gspmm", graph, "copy_rhs", "sum", None, sds)[0]
+    return sds - run("gsddmm", graph, "mul", out, total, "e", "v")
 
 
 # ---------------------------------------------------------------------- segments and products
@@ -272,16 +281,17 @@ def edge_softmax_backward(stock: Any, gidx: Any, out: Tensor, sds: Tensor) -> Te
 
 def segment_reduce(stock: Any, op: str, feat: Tensor, offsets: Tensor) -> Any:
     """``_segment_reduce``: (out, arg)."""
+    feat = values_of(feat)
     if not is_resident(feat):
         return stock(op, feat, offsets)
-    return _run("segment_reduce", op, feat, offsets.to(feat.device))
+    return run("segment_reduce", op, feat, offsets.to(feat.device))
 
 
 def bwd_segment_cmp(stock: Any, feat: Tensor, arg: Tensor, m: int) -> Tensor:
     """``_bwd_segment_cmp``."""
     if not is_resident(feat):
         return stock(feat, arg, m)
-    return _run("segment_reduce_backward", feat, arg, int(m))
+    return run("segment_reduce_backward", feat, arg, int(m))
 
 
 def scatter_add(stock: Any, x: Tensor, idx: Tensor, m: int) -> Tensor:
@@ -292,7 +302,7 @@ def scatter_add(stock: Any, x: Tensor, idx: Tensor, m: int) -> Tensor:
         low, high = torch.stack(torch.aminmax(idx)).tolist()
         if low < 0 or high >= m:
             raise _error(f"expected rows in the range [0, {m}), got {low} to {high}")
-    return _run("scatter_add", x, idx, int(m))
+    return run("scatter_add", x, idx, int(m))
 
 
 def segment_mm(
@@ -301,14 +311,14 @@ def segment_mm(
     """``_segment_mm``; fills ``out``."""
     if not is_resident(A):
         return stock(A, B, out, seglen_A, b_trans)
-    return out.copy_(_run("segment_mm", A, B, seglen_A, transposed=b_trans))
+    return out.copy_(run("segment_mm", A, B, seglen_A, transposed=b_trans))
 
 
 def segment_mm_backward_B(stock: Any, A: Tensor, dC: Tensor, dB: Tensor, seglen: Tensor) -> Tensor:
     """``_segment_mm_backward_B``; fills ``dB``."""
     if not is_resident(A):
         return stock(A, dC, dB, seglen)
-    return dB.copy_(_run("segment_mm_backward_weight", A, dC, seglen))
+    return dB.copy_(run("segment_mm_backward_weight", A, dC, seglen))
 
 
 def gather_mm(
@@ -317,7 +327,7 @@ def gather_mm(
     """``_gather_mm``; fills ``out``."""
     if not is_resident(A):
         return stock(A, B, out, idx_a, idx_b)
-    return out.copy_(_run("gather_mm", A, B, idx_a, idx_b))
+    return out.copy_(run("gather_mm", A, B, idx_a, idx_b))
 
 
 def gather_mm_scatter(
@@ -327,7 +337,7 @@ def gather_mm_scatter(
     """``_gather_mm_scatter``; adds to ``out``."""
     if not is_resident(A):
         return stock(A, B, out, idx_a, idx_b, idx_c)
-    return out.add_(_run("gather_mm_scatter", A, B, len(out), idx_a, idx_b, idx_c))
+    return out.add_(run("gather_mm_scatter", A, B, len(out), idx_a, idx_b, idx_c))
 
 
 # ---------------------------------------------------------------------- sparse matrices
@@ -353,7 +363,7 @@ def _as_index(matrix: csr.SparseMatrix, like: Any, one_type: bool) -> Any:
 
 def csrmm(stock: Any, A: Any, A_weights: Tensor, B: Any, B_weights: Tensor, num_vtypes: int) -> Any:
     """``_csrmm``: (index, weights) of the product."""
-    a, b = _relation(A), _relation(B)
+    a, b = relation_of(A), relation_of(B)
     if a is None or b is None:
         return stock(A, A_weights, B, B_weights, num_vtypes)
     if a.num_dst != b.num_src:
@@ -365,7 +375,7 @@ def csrmm(stock: Any, A: Any, A_weights: Tensor, B: Any, B_weights: Tensor, num_
 
 def csrsum(stock: Any, As: Any, A_weights: Any) -> Any:
     """``_csrsum``: (index, weights) of the sum."""
-    relations = [_relation(A) for A in As]
+    relations = [relation_of(A) for A in As]
     if any(relation is None for relation in relations):
         return stock(As, A_weights)
     first = relations[0]
@@ -379,7 +389,7 @@ def csrsum(stock: Any, As: Any, A_weights: Any) -> Any:
 
 def csrmask(stock: Any, A: Any, A_weights: Tensor, B: Any) -> Tensor:
     """``_csrmask``: weights of A at the edges of B."""
-    a, b = _relation(A), _relation(B)
+    a, b = relation_of(A), relation_of(B)
     if a is None or b is None:
         return stock(A, A_weights, B)
     boundary.counts["csrmask"] += 1

@@ -33,6 +33,13 @@ PATCHES = [
     _layer("edgegatconv", "EdgeGATConv", "edge_gat"),
     _layer("dotgatconv", "DotGatConv", "dot_gat"),
     _layer("agnnconv", "AGNNConv", "agnn"),
+    Patch(
+        "dgl",
+        "dgl.ops.edge_softmax",
+        "edge_softmax",
+        "attention_pattern",
+        residence.Seam(f"{_ADAPTERS}.pattern:edge_softmax"),
+    ),
     Patch(  # so that a relation's Graph is built once, not at every hg[etype]
         "dgl",
         "dgl.heterograph_index",

@@ -13,16 +13,33 @@ from torch import Tensor
 
 from gnn_backend import memory
 from gnn_backend.bench import stock, timing, yardstick
+from gnn_backend.bench.attention_operators import (
+    OPERATORS,
+    AttentionOperator,
+    Inputs,
+    Variant,
+    edge_bytes,
+    operator,
+)
 from gnn_backend.bench.environment import cpu_report, device_report, document
 from gnn_backend.bench.hosts import Shape
 from gnn_backend.bench.rivals import turbo_gnn
 from gnn_backend.datasets import GraphData, load
 from gnn_backend.graph import Graph
 
-SLOPE = 0.2
+_COPIED_BYTES = 1 << 30
+_LARGEST_VARIANT = 16 << 30  # bytes of a variant's edge tensors; larger ones are left out
 
-#: What each checkpoint divides: kernel times by multiples of the yardstick's.
-RATIO_LIMITS = {"forward_over_g1": 1.3, "forward_backward_over_2g1_g2": 1.3, "peak_over_io": 1.2}
+#: By operator, what each ratio should not exceed in float32.
+RATIO_LIMITS = {
+    op.name: {
+        "peak_over_io": 1.2,
+        **{name: limit for name, (_, _, limit) in op.ratios().items() if limit},
+    }
+    for op in OPERATORS.values()
+}
+#: Over their own bytes or, for dropout, over the operator without.
+VARIANT_LIMITS = {"dropout": 1.15, "edge_bias": 1.2, "edge_logit": 1.2, "edge_features": 1.2}
 
 
 @dataclass(frozen=True)
@@ -36,6 +53,8 @@ class Settings:
     repeats: int = timing.REPEATS
     force_stock: bool = False
     check_yardstick: Path | None = None
+    operator: str = "gatv2"
+    variants: bool = False
 
     @property
     def gpu(self) -> bool:
@@ -59,6 +78,7 @@ def run(graphs: list[str], settings: Settings, say: Callable[[str], None]) -> di
     dict
         The JSON document that ``bench show`` reads; times in milliseconds, memory in bytes.
     """
+    operator(settings.operator)
     rows = []
     for name in graphs:
         data = load(name, device=settings.device)
@@ -68,11 +88,11 @@ def run(graphs: list[str], settings: Settings, say: Callable[[str], None]) -> di
             _release(settings)
     device = device_report() if settings.gpu else cpu_report()
     header = document("attention", asdict(settings), device)
-    return {**header, "operator": "gatv2", "graphs": rows}
+    return {**header, "operator": settings.operator, "graphs": rows}
 
 
 def _row(name: str, data: GraphData, dtype: str, settings: Settings) -> dict[str, Any]:
-    kind = getattr(torch, dtype)
+    kind, op = getattr(torch, dtype), operator(settings.operator)
     graph = Graph.from_edge_index(data.edge_index, data.num_nodes, data.num_nodes)
     row: dict[str, Any] = {
         "graph": data.name,
@@ -82,61 +102,99 @@ def _row(name: str, data: GraphData, dtype: str, settings: Settings) -> dict[str
         "max_in_degree": graph.stats("dst").maximum,
         "yardstick": None,
         "graph_build_ms": _build_ms(data, settings),
-        "ours": _ours(graph, kind, settings),
+        "ours": _ours(op, graph, kind, settings),
     }
     row["graph_bytes"] = graph.nbytes()
     if settings.gpu:
         row["yardstick"] = _yardstick(graph, data, dtype, settings)
-        row["turbo_gnn"] = turbo_gnn(graph, _operands(graph, kind, settings), settings)
+        if settings.variants:
+            row["variants"] = _variants(op, graph, kind, row["ours"], settings)
+        if op.name == "gatv2":
+            inputs = _inputs(op, graph, kind, settings)
+            row["turbo_gnn"] = turbo_gnn(graph, inputs, settings)
         del graph
         _release(settings)
-        row["layers"] = stock.gpu_layers(data, kind, settings)
+        row["layers"] = stock.gpu_layers(op.layer, data, kind, settings)
     else:
         del graph
-        row["layers"] = stock.cpu_layers(name, dtype, settings)
-    row["ratios"] = ratios(row)
+        row["layers"] = stock.cpu_layers(op.layer, name, dtype, settings)
+    row["ratios"] = ratios(op, row)
     return row
 
 
-def _operands(
-    graph: Graph, dtype: torch.dtype, settings: Settings
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Seeded x_src [Ns, H, D], x_dst [Nd, H, D] and att [H, D], all wanting gradients."""
-    shape, device = settings.shape, settings.device
-    generator = torch.Generator(device=device).manual_seed(0)
+def _inputs(
+    op: AttentionOperator, graph: Graph, dtype: torch.dtype, settings: Settings,
+    variant: Variant | None = None,
+) -> Inputs:  # fmt: skip
+    """Seeded operands, all wanting gradients; of a variant only what it adds."""
+    generator = torch.Generator(device=settings.device).manual_seed(0)
 
     def draw(*size: int) -> Tensor:
-        drawn = torch.randn(*size, generator=generator, device=device)
+        drawn = torch.randn(*size, generator=generator, device=settings.device)
         return drawn.to(dtype).requires_grad_()
 
-    rows = (graph.num_src, shape.heads, shape.dim), (graph.num_dst, shape.heads, shape.dim)
-    return draw(*rows[0]), draw(*rows[1]), draw(shape.heads, shape.dim)
+    return (op if variant is None else variant).inputs(graph, settings.shape, draw)
 
 
-def _ours(graph: Graph, dtype: torch.dtype, settings: Settings) -> dict[str, Any]:
-    from gnn_backend.ops.attention import gatv2_attention
+def _ours(
+    op: AttentionOperator, graph: Graph, dtype: torch.dtype, settings: Settings,
+    variant: Variant | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    inputs = _inputs(op, graph, dtype, settings)
+    options: dict[str, Any] = {}
+    if variant is not None:
+        inputs |= _inputs(op, graph, dtype, settings, variant)
+        options = dict(variant.options)
 
-    x_src, x_dst, att = _operands(graph, dtype, settings)
+    def call() -> tuple[Tensor, ...]:
+        result = op.call(graph, inputs, **options)
+        return result if isinstance(result, tuple) else (result,)
 
     def forward() -> None:
         with torch.no_grad():
-            gatv2_attention(graph, x_src, x_dst, att, negative_slope=SLOPE)
+            call()
 
-    cotangent = torch.randn_like(x_dst)
+    leaves = list(inputs.values())
+    cotangents = [torch.randn_like(out) for out in call()]
 
     def both() -> None:
-        out = gatv2_attention(graph, x_src, x_dst, att, negative_slope=SLOPE)
-        torch.autograd.grad(out, (x_src, x_dst, att), cotangent)
+        torch.autograd.grad(call(), leaves, cotangents)
 
     both()  # compiles, and builds all that the Graph builds on first use
     result = _timed("forward", forward, settings) | _timed("forward_backward", both, settings)
     if settings.gpu:
-        tensors = (x_src, x_dst, att, cotangent)
-        held = sum(t.numel() * t.element_size() for t in tensors)
-        result["io_bytes"] = 2 * held  # inputs and output (as large as x_dst), each with gradient
+        held = sum(t.numel() * t.element_size() for t in (*leaves, *cotangents))
+        result["io_bytes"] = 2 * held  # inputs and outputs, each with gradient
         base = torch.cuda.memory_allocated() - held
         result["peak_bytes"] = memory.cuda_peak_bytes(both, base)
     return result
+
+
+def _variants(
+    op: AttentionOperator, graph: Graph, dtype: torch.dtype, plain: dict[str, Any],
+    settings: Settings,
+) -> dict[str, Any]:  # fmt: skip
+    """Variants of the operator: times, and what they cost over the plain one."""
+    rate, found = _rate(settings), {}
+    for name, variant in op.variants.items():
+        _release(settings)
+        added = _inputs(op, graph, dtype, settings, variant)
+        if sum(t.numel() * t.element_size() for t in added.values()) > _LARGEST_VARIANT:
+            continue
+        sizes = [edge_bytes(graph, added, backward) for backward in (False, True)]
+        del added
+        measured = found[name] = _ours(op, graph, dtype, settings, variant)
+        for timed, size in zip(("forward", "forward_backward"), sizes, strict=True):
+            key = f"{timed}_replay_ms"
+            more = measured[key] - plain[key]
+            ratio = more / (size / rate) if size else measured[key] / plain[key]
+            measured[f"{timed}_ratio"] = round(ratio, 3)
+            measured[f"{timed}_own_bytes"] = size
+    return found
+
+
+def _rate(settings: Settings) -> float:
+    return timing.copy_rate(_COPIED_BYTES, settings.device, settings.inner, settings.repeats)
 
 
 def _timed(name: str, call: Callable[[], None], settings: Settings) -> dict[str, float]:
@@ -172,15 +230,14 @@ def _yardstick(
     return measured
 
 
-def ratios(row: dict[str, Any]) -> dict[str, float | None]:
+def ratios(op: AttentionOperator, row: dict[str, Any]) -> dict[str, float | None]:
     """What a row's figures come to; None where a part is missing or the yardstick is void."""
     ours, limit, layers = row["ours"], row.get("yardstick"), row["layers"]
-    found: dict[str, float | None] = dict.fromkeys(RATIO_LIMITS)
+    found: dict[str, float | None] = dict.fromkeys((*op.ratios(), "peak_over_io"))
     if limit is not None and not limit.get("check", {}).get("void", False):
-        g1, g2 = limit["g1_ms"], limit["g2_ms"]
-        found["forward_over_g1"] = ours["forward_replay_ms"] / g1
-        both = ours["forward_backward_replay_ms"]
-        found["forward_backward_over_2g1_g2"] = both / (2 * g1 + g2)
+        for name, (timed, (g1, g2), _) in op.ratios().items():
+            base = g1 * limit["g1_ms"] + g2 * limit["g2_ms"]
+            found[name] = ours[f"{timed}_replay_ms"] / base
     if "peak_bytes" in ours:
         found["peak_over_io"] = ours["peak_bytes"] / ours["io_bytes"]
     key = "forward_backward_ms"
@@ -188,7 +245,8 @@ def ratios(row: dict[str, Any]) -> dict[str, float | None]:
         found[f"speedup_over_{rival}_layer"] = _quotient(
             layers.get(rival), layers.get(f"{rival}_accelerated"), key
         )
-    found["speedup_over_turbo_gnn"] = _quotient(row.get("turbo_gnn"), ours, key)
+    if "turbo_gnn" in row:
+        found["speedup_over_turbo_gnn"] = _quotient(row["turbo_gnn"], ours, key)
     return {name: None if value is None else round(value, 3) for name, value in found.items()}
 
 

@@ -111,7 +111,7 @@ def _row(data: GraphData, dtype: str, settings: Settings) -> dict[str, Any]:
             path = settings.check_yardstick
             limit["check"] = yardstick.check(path, limit, data, width, dtype)
     _release(settings)
-    rate = _copy_rate(settings)
+    rate = timing.copy_rate(_COPIED_BYTES, settings.device, settings.inner, settings.repeats)
     row: dict[str, Any] = {
         "graph": data.name,
         "dtype": dtype,
@@ -205,17 +205,6 @@ def _measured(
         "against": case.against,
         "ratio": round(time / base, 3) if base else None,
     }
-
-
-def _copy_rate(settings: Settings) -> float:
-    """Bytes a millisecond that a plain copy reads and writes."""
-    source = torch.zeros(_COPIED_BYTES, dtype=torch.uint8, device=settings.device)
-    target = torch.empty_like(source)
-    return (
-        2
-        * _COPIED_BYTES
-        / timing.replay_ms(lambda: target.copy_(source), settings.inner, settings.repeats)
-    )
 
 
 def _edge_gather_ms(graph: Graph, kind: torch.dtype, settings: Settings) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,7 +21,7 @@ _TURBO_WARPS = ((1, 8), (1, 32), (2, 8), (4, 16))
 
 
 def turbo_gnn(
-    graph: Graph, operands: tuple[Tensor, Tensor, Tensor], settings: Settings
+    graph: Graph, operands: Mapping[str, Tensor], settings: Settings
 ) -> dict[str, Any] | str:
     """Turbo-GNN's GATv2 aggregation: eager times at the best of four launch settings.
 
@@ -28,7 +29,7 @@ def turbo_gnn(
     """
     if not _installed():
         return "not installed"
-    x_src, x_dst, att = operands
+    x_src, x_dst, att = (operands[name] for name in ("x_src", "x_dst", "att"))
     from turbo_gnn import AdjacencyForwardBackwardWithNodeBuckets, gatv2_aggr
 
     rows, columns = graph.by_dst, graph.by_src

@@ -6,14 +6,16 @@ from typing import Any
 
 from rich.table import Table
 
-from gnn_backend.bench.attention import RATIO_LIMITS
+from gnn_backend.bench.attention import RATIO_LIMITS, VARIANT_LIMITS
+from gnn_backend.bench.attention_operators import AttentionOperator, operator
+from gnn_backend.bench.shapes import medians
 
 _LAYERS = (
-    ("pyg", "PyG GATv2Conv, stock"),
+    ("pyg", "PyG {layer}, stock"),
     ("pyg_message_passing", "PyG message passing alone, stock"),
-    ("pyg_accelerated", "PyG GATv2Conv, accelerated"),
-    ("dgl", "DGL GATv2Conv, stock"),
-    ("dgl_accelerated", "DGL GATv2Conv, accelerated"),
+    ("pyg_accelerated", "PyG {layer}, accelerated"),
+    ("dgl", "DGL {layer}, stock"),
+    ("dgl_accelerated", "DGL {layer}, accelerated"),
 )
 
 
@@ -21,11 +23,12 @@ def attention_tables(document: dict[str, Any]) -> list[Table]:
     """One table for each graph and dtype of a results document, then one of ratios."""
     device = document["device"] or {}
     title = f"{device.get('name', 'unknown device')}, {document['date']}"
-    tables = [_row_table(row, title) for row in document["graphs"]]
-    return [*tables, _ratio_table(document)]
+    op = operator(document["operator"])
+    tables = [_row_table(op, row, title) for row in document["graphs"]]
+    return [*tables, _ratio_table(op, document)]
 
 
-def _row_table(row: dict[str, Any], title: str) -> Table:
+def _row_table(op: AttentionOperator, row: dict[str, Any], title: str) -> Table:
     table = Table(
         title=f"{row['graph']}, {row['dtype']}: {row['num_nodes']:,} nodes, "
         f"{row['num_edges']:,} edges, largest in-degree {row['max_in_degree']:,}",
@@ -36,16 +39,29 @@ def _row_table(row: dict[str, Any], title: str) -> Table:
         table.add_column(heading, justify="right")
     limit, ours = row["yardstick"], row["ours"]
     if limit is not None:
-        g1, g2 = limit["g1_ms"], limit["g2_ms"]
-        table.add_row("yardstick: g1, 2 g1 + g2", _ms(g1), _ms(2 * g1 + g2), "-")
+        each = [g1 * limit["g1_ms"] + g2 * limit["g2_ms"] for g1, g2 in (op.forward, op.both)]
+        names = [name.rpartition("_over_")[2].replace("_", " + ") for name in op.ratios()]
+        table.add_row(f"yardstick: {', '.join(names)}", *map(_ms, each), "-")
     if "forward_replay_ms" in ours:
         replay = ours["forward_replay_ms"], ours["forward_backward_replay_ms"]
         table.add_row("operator, graph replay", *map(_ms, replay), "-")
     _add(table, "operator, eager", ours)
+    for name, measured in row.get("variants", {}).items():
+        table.add_row(f"operator with {name}, graph replay", *_variant_cells(name, measured))
     for key, label in _LAYERS:
-        _add(table, label, row["layers"].get(key))
+        _add(table, label.format(layer=op.layer), row["layers"].get(key))
     _add(table, "Turbo-GNN operator, eager", row.get("turbo_gnn"))
     return table
+
+
+def _variant_cells(name: str, measured: dict[str, Any]) -> list[str]:
+    """Times, each with what it costs: over the plain operator, or more than it over own bytes."""
+    limit = f" (<= {VARIANT_LIMITS[name]})" if name in VARIANT_LIMITS else ""
+    cells = [
+        f"{_ms(measured[f'{timed}_replay_ms'])}: {measured[f'{timed}_ratio']:.2f}{limit}"
+        for timed in ("forward", "forward_backward")
+    ]
+    return [*cells, f"{measured['peak_bytes'] / 2**20:,.0f}"]
 
 
 def _add(table: Table, label: str, figures: dict[str, Any] | str | None) -> None:
@@ -60,12 +76,13 @@ def _add(table: Table, label: str, figures: dict[str, Any] | str | None) -> None
     table.add_row(label, *map(_ms, times), shown)
 
 
-def _ratio_table(document: dict[str, Any]) -> Table:
+def _ratio_table(op: AttentionOperator, document: dict[str, Any]) -> Table:
     rows = document["graphs"]
     names = [n for n in rows[0]["ratios"] if any(r["ratios"][n] is not None for r in rows)]
     table = Table("graph", "dtype", title="ratios (limits in brackets)")
     for name in names:
-        bound = f" (<= {RATIO_LIMITS[name]})" if name in RATIO_LIMITS else ""
+        limits = RATIO_LIMITS[op.name]
+        bound = f" (<= {limits[name]})" if name in limits else ""
         table.add_column(name.replace("_", " ") + bound, justify="right")
     for row in rows:
         cells = ("-" if row["ratios"][n] is None else f"{row['ratios'][n]:.2f}" for n in names)
@@ -75,3 +92,25 @@ def _ratio_table(document: dict[str, Any]) -> Table:
 
 def _ms(value: float) -> str:
     return f"{value:.4f}" if value < 1 else f"{value:,.2f}"
+
+
+def shape_tables(document: dict[str, Any]) -> list[Table]:
+    """For each graph, operator and ratio a table of heads by width; medians in its caption."""
+    rows, tables = document["shapes"], []
+    for name, middle in medians(rows).items():
+        own = [row for row in rows if row["operator"] == name]
+        dims = sorted({row["dim"] for row in own})
+        for ratio, (_, _, limit) in operator(name).ratios().items():
+            bound = f" (<= {limit})" if limit else ""
+            table = Table(
+                title=f"{name}: {ratio.replace('_', ' ')}{bound}",
+                caption=f"median {middle[ratio]:.2f}; {document['date']}",
+            )
+            table.add_column("graph, heads")
+            for dim in dims:
+                table.add_column(f"dim {dim}", justify="right")
+            for at in dict.fromkeys((row["graph"], row["heads"]) for row in own):
+                found = {r["dim"]: r[ratio] for r in own if (r["graph"], r["heads"]) == at}
+                table.add_row(f"{at[0]}, {at[1]}", *(f"{found[d]:.2f}" for d in dims))
+            tables.append(table)
+    return tables

@@ -57,6 +57,13 @@ def eager_ms(
     return _median_of_events(several, repeats) / inner
 
 
+def copy_rate(num_bytes: int, device: torch.device | str, inner: int, repeats: int) -> float:
+    """Bytes a millisecond that a plain copy of ``num_bytes`` reads and writes, by graph replay."""
+    source = torch.zeros(num_bytes, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    return 2 * num_bytes / replay_ms(lambda: target.copy_(source), inner, repeats)
+
+
 def _settle(call: Callable[[], Any]) -> None:
     """Call until the GPU has been busy long enough to run at its full clock."""
     deadline = time.perf_counter() + _SETTLE_SECONDS

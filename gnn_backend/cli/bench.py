@@ -13,7 +13,7 @@ from gnn_backend.cli import output
 bench = typer.Typer(name="bench", help="Measure operators and layers.", no_args_is_help=True)
 
 _DTYPES = ("float32", "bfloat16", "float16", "float64")
-_BENCHMARKS = ("attention", "operators")
+_BENCHMARKS = ("attention", "operators", "shapes")
 _DEFAULT_GRAPHS = {"cuda": "arxiv-like,reddit-like,products-like", "cpu": "tolokers-like"}
 
 
@@ -32,6 +32,10 @@ def attention(
     dtype: Annotated[str, typer.Option(help="float32, bfloat16, float16; several with commas.")] = (
         "float32"
     ),
+    operator: Annotated[str, typer.Option(help="gatv2, gat or dot.")] = "gatv2",
+    variants: Annotated[
+        bool, typer.Option(help="Also with dropout and with edge features, on a GPU.")
+    ] = False,
     heads: Annotated[int, typer.Option(min=1)] = 2,
     dim: Annotated[int, typer.Option(min=1, help="Width of a head.")] = 64,
     in_dim: Annotated[int, typer.Option(min=1, help="Input width of the whole layers.")] = 128,
@@ -49,7 +53,7 @@ def attention(
     ] = False,
     repeats: Annotated[int, typer.Option(min=1, help="Samples; the median counts.")] = 7,
 ) -> None:
-    """GATv2 attention: the yardstick, this package, stock layers and rivals in one run."""
+    """An attention operator: the yardstick, this package, stock layers and rivals in one run."""
     if device is not None:
         output.check_choice("--device", device, tuple(_DEFAULT_GRAPHS))
     dtypes = _checked_dtypes(dtype)
@@ -57,12 +61,17 @@ def attention(
     import torch
 
     from gnn_backend.bench import attention as benchmark
+    from gnn_backend.bench.attention_operators import OPERATORS
     from gnn_backend.bench.hosts import Shape
+
+    output.check_choice("--operator", operator, tuple(OPERATORS))
 
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     if device == "cuda" and not torch.cuda.is_available():
         output.fail("--device cuda: torch finds no CUDA device; use --device cpu")
     settings = benchmark.Settings(
+        operator=operator,
+        variants=variants,
         shape=Shape(in_dim, dim, heads),
         device=device,
         dtypes=dtypes,
@@ -72,6 +81,49 @@ def attention(
     )
     names = _DEFAULT_GRAPHS[device] if graph is None else graph
     _keep(benchmark.run(_listed(names), settings, output.note), json_file)
+
+
+@bench.command()
+def shapes(
+    graph: Annotated[
+        str, typer.Option(help="Named graphs or npz files, comma-separated.")
+    ] = "arxiv-like",
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="OUT", help="Write the results here.")
+    ] = None,
+    operator: Annotated[str, typer.Option(help="gatv2, gat, dot; several with commas.")] = (
+        "gatv2,gat,dot"
+    ),
+    heads: Annotated[str, typer.Option(help="Head counts, with commas.")] = "1,2,4,8",
+    dims: Annotated[str, typer.Option(help="Widths of a head, with commas.")] = (
+        "7,16,32,33,64,127,128,256"
+    ),
+    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "float32",
+) -> None:
+    """Attention operators at many head counts and widths, against the yardstick, on a GPU."""
+    output.check_choice("--dtype", dtype, _DTYPES[:3])
+    head_counts, widths = _sizes("--heads", heads), _sizes("--dims", dims)
+    _check_results_file(json_file)
+    import torch
+
+    from gnn_backend.bench import shapes as benchmark
+    from gnn_backend.bench.attention_operators import OPERATORS
+
+    for name in _listed(operator):
+        output.check_choice("--operator", name, tuple(OPERATORS))
+    if not torch.cuda.is_available():
+        output.fail("bench shapes: torch finds no CUDA device, and these kernels need one")
+    settings = benchmark.Settings(
+        operators=tuple(_listed(operator)), heads=head_counts, dims=widths, dtype=dtype
+    )
+    _keep(benchmark.run(_listed(graph), settings, output.note), json_file)
+
+
+def _sizes(option: str, text: str) -> tuple[int, ...]:
+    parts = _listed(text)
+    if not all(part.isdecimal() and int(part) > 0 for part in parts):
+        output.fail(f"{option}: got {text!r}, expected positive numbers with commas between")
+    return tuple(int(part) for part in parts)
 
 
 @bench.command()
@@ -156,7 +208,8 @@ def show(
     except (OSError, ValueError) as error:  # JSONDecodeError and UnicodeDecodeError are the latter
         output.fail(f"{file} is not JSON: {error}")
     if not isinstance(document, dict) or document.get("benchmark") not in _BENCHMARKS:
-        output.fail(f"{file} is no result of `bench attention` or `bench operators`")
+        names = ", ".join(f"`bench {name}`" for name in _BENCHMARKS)
+        output.fail(f"{file} is no result of {names}")
     try:
         _print(document)
     except (AttributeError, LookupError, TypeError, ValueError) as error:
@@ -167,9 +220,11 @@ def show(
 
 def _print(document: dict[str, Any]) -> None:
     from gnn_backend.bench.operator_tables import operator_tables
-    from gnn_backend.bench.tables import attention_tables
+    from gnn_backend.bench.tables import attention_tables, shape_tables
 
-    tables = attention_tables if document["benchmark"] == "attention" else operator_tables
+    tables = {
+        "attention": attention_tables, "operators": operator_tables, "shapes": shape_tables
+    }  # fmt: skip
     console = output.console()
-    for table in tables(document):
+    for table in tables[document["benchmark"]](document):
         console.print(table)

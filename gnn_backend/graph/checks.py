@@ -63,12 +63,15 @@ def cuda_counts(
     out_degree = torch.zeros(num_src, dtype=torch.int32, device=src.device)
     if num_src:
         safe = src.clamp(0, num_src - 1).long()
-        out_degree.scatter_add_(0, safe, torch.ones_like(safe, dtype=torch.int32))
+        one = torch.ones((), dtype=torch.int32, device=src.device)
+        out_degree.scatter_add_(0, safe, one.expand(safe.shape))
+    degrees = [indptr.diff(), out_degree]
+    if num_src == num_dst and indptr.dtype == torch.int32:
+        degrees = [torch.stack(degrees)]  # half as many kernels
     report = torch.cat(
         [
             torch.stack([*torch.aminmax(src), *torch.aminmax(dst)]).long(),
-            count_splits(indptr.diff(), _COMMON_CHUNKS).flatten(),
-            count_splits(out_degree, _COMMON_CHUNKS).flatten(),
+            *(count_splits(each, _COMMON_CHUNKS).flatten() for each in degrees),
         ]
     ).tolist()
     for end, ids, low, high, count in (

@@ -15,6 +15,13 @@ import torch
 from torch import Tensor
 
 from gnn_backend.errors import invalid
+from gnn_backend.graph.block_sparse import (
+    BlockSparse,
+    BlockStats,
+    build_block_sparse,
+    edge_places,
+    sample_stats,
+)
 from gnn_backend.graph.build import expand_rows, group_cuda, index_dtype
 from gnn_backend.graph.checks import (
     check_ids,
@@ -86,6 +93,9 @@ class Graph:
         self._counts = counts
         self._splits: dict[tuple[Direction, int], Splits] = {}
         self._stats: dict[Direction, DegreeStats] = {}
+        self._blocks: dict[Direction, BlockSparse] = {}
+        self._block_stats: dict[Direction, BlockStats] = {}
+        self._block_places: dict[Direction, Tensor] = {}
         self.plans: dict[Any, Any] = {}  # launch plans that the runtime keeps with the graph
         self._ends: tuple[Tensor, Tensor] | None = None
         self._reversed: Graph | weakref.ref[Graph] | None = None
@@ -339,12 +349,45 @@ class Graph:
             found = self._stats[direction] = degree_stats(self.csr(direction).indptr.diff())
         return found
 
+    def block_sparse(self, direction: Direction) -> BlockSparse:
+        """Tiles of 16 x 16 for tensor cores (see :class:`BlockSparse`), cached."""
+        found = self._blocks.get(direction)
+        if found is None:
+            with self._lock:
+                found = self._blocks.get(direction)
+                if found is None:
+                    csr = self.csr(direction)
+                    columns = self.num_src if direction == "dst" else self.num_dst
+                    found = build_block_sparse(csr.indptr, csr.indices, columns)
+                    self._blocks[direction] = found
+                    self._block_stats[direction] = found.stats
+        return found
+
+    def block_places(self, direction: Direction) -> Tensor:
+        """Where each edge stands in the tiles (see :func:`edge_places`), in CSR order; cached."""
+        found = self._block_places.get(direction)
+        if found is None:
+            csr = self.csr(direction)
+            columns = self.num_src if direction == "dst" else self.num_dst
+            places = edge_places(csr.indptr, csr.indices, columns)
+            found = self._block_places.setdefault(direction, places)
+        return found
+
+    def block_stats(self, direction: Direction) -> BlockStats:
+        """What the tiles would be, or are: estimated from a sample until they are built; cached."""
+        found = self._block_stats.get(direction)
+        if found is None:
+            csr = self.csr(direction)
+            found = self._block_stats.setdefault(direction, sample_stats(csr.indptr, csr.indices))
+        return found
+
     def nbytes(self) -> int:
         """Bytes held now, lazily built parts included."""
-        parts = [self._by_dst, self._by_src, *self._splits.values()]
+        parts = [self._by_dst, self._by_src, *self._splits.values(), *self._blocks.values()]
         if isinstance(self._reversed, Graph):
             parts += self._reversed._splits.values()
-        return sum(p.nbytes() for p in parts if p is not None)
+        places = sum(t.numel() * t.element_size() for t in self._block_places.values())
+        return places + sum(p.nbytes() for p in parts if p is not None)
 
     def clear(self) -> None:
         """Drop what was built lazily; it is built again when needed."""
@@ -354,6 +397,9 @@ class Graph:
                 self._by_src = self._reversed = None
             self._splits.clear()
             self._stats.clear()
+            self._blocks.clear()
+            self._block_stats.clear()
+            self._block_places.clear()
 
     def __repr__(self) -> str:
         return (

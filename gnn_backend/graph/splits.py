@@ -53,24 +53,24 @@ class Splits:
 
 
 def count_splits(degree: Tensor, chunks: tuple[int, ...]) -> Tensor:
-    """Sizes of the splits of a degree sequence, without leaving the device.
+    """Sizes of the splits of degree sequences, without leaving the device.
 
     Parameters
     ----------
-    degree : int32 or int64 [N]
+    degree : int32 or int64 [..., N]
     chunks : chunk lengths, C of them
 
     Returns
     -------
-    int64 [C, 3]
+    int64 [..., C, 3]
         Tasks, slots and heavy rows for each chunk length.
     """
     lengths = _column(chunks, degree.device, degree.dtype)
     # Not (degree + length - 1) / length, which passes the largest int32 for the largest degrees.
-    pieces = (degree[None] - 1).div(lengths, rounding_mode="floor") + 1
+    pieces = (degree.unsqueeze(-2) - 1).div(lengths, rounding_mode="floor") + 1
     heavy = pieces > 1
     return torch.stack(
-        [pieces.clamp(min=1).sum(1), (pieces * heavy).sum(1), heavy.sum(1)], dim=1
+        [pieces.clamp(min=1).sum(-1), (pieces * heavy).sum(-1), heavy.sum(-1)], dim=-1
     ).long()
 
 

@@ -7,9 +7,9 @@ from torch import Tensor
 from gnn_backend.errors import invalid
 from gnn_backend.graph import Graph
 from gnn_backend.ops.attention import kernel_ready
-from gnn_backend.ops.operands import MAX_ROW_BYTES, check_table, choice
+from gnn_backend.ops.operands import MAX_ROW_BYTES, check_table, choice, ready
 from gnn_backend.runtime.launch import sparse_engine
-from gnn_backend.runtime.sparse import edge_softmax as runtime
+from gnn_backend.runtime.sparse.edge_softmax import Plan
 from gnn_backend.runtime.sparse.rows import rows_of
 
 NORMALISED_BY = ("dst", "src")
@@ -80,9 +80,14 @@ def _run(graph: Graph, value: Tensor, grad: Tensor | None, norm_by: str, weighte
     engine = sparse_engine(value.device, value.dtype)
     if value.numel() == 0:
         return value.new_empty(value.shape)
-    flat = [kernel_ready(t).view(graph.num_edges, -1) for t in (value, grad) if t is not None]
-    size = flat[0].shape[1] * value.element_size()
-    if size >= MAX_ROW_BYTES:
-        raise invalid("logits", "rows too wide", f"{size} bytes", f"below {MAX_ROW_BYTES}")
-    rows = rows_of(graph, "dst" if norm_by == "dst" else "src", size)
-    return runtime.edge_softmax(engine, rows, *flat, weighted=weighted).view(value.shape)
+    width = value.numel() // graph.num_edges
+    key = ("edge_softmax", norm_by, grad is not None, value.dtype, width)
+    plan = graph.plans.get(key)
+    if plan is None:
+        size = width * value.element_size()
+        if size >= MAX_ROW_BYTES:
+            raise invalid("logits", "rows too wide", f"{size} bytes", f"below {MAX_ROW_BYTES}")
+        rows = rows_of(graph, "dst" if norm_by == "dst" else "src", size)
+        plan = graph.plans[key] = Plan(rows, value.dtype, width, grad is not None)
+    out: Tensor = plan.run(engine, kernel_ready(value), ready(grad), weighted=weighted)
+    return out.view(value.shape)

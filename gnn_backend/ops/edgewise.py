@@ -9,7 +9,6 @@ from torch import Tensor
 
 from gnn_backend.errors import invalid
 from gnn_backend.graph import Graph
-from gnn_backend.ops.attention import kernel_ready
 from gnn_backend.ops.broadcast import Pattern, broadcast, offsets
 from gnn_backend.ops.operands import (
     NODES_AND_EDGES,
@@ -19,11 +18,13 @@ from gnn_backend.ops.operands import (
     check_table,
     choice,
     count_of,
+    ready,
+    row_bytes,
     trailing,
 )
 from gnn_backend.runtime.launch import sparse_engine
 from gnn_backend.runtime.sparse.rows import rows_of
-from gnn_backend.runtime.sparse.sddmm import sddmm
+from gnn_backend.runtime.sparse.sddmm import Plan
 from gnn_backend.runtime.sparse.spmm import Operand
 
 OPERATORS = ("add", "sub", "mul", "div", "dot", "copy_lhs", "copy_rhs")
@@ -78,18 +79,33 @@ def gsddmm(
     assert first is not None
     engine = sparse_engine(first.device, first.dtype)
     targets = (lhs_target, rhs_target)
+    key = ("sddmm", op, *targets, first.dtype, trailing(left), trailing(right))
+    found = graph.plans.get(key)
+    if found is None:
+        found = graph.plans[key] = _plan(graph, op, left, right, targets)
+    plan, shape = found
+    if plan is None:
+        return first.new_empty(shape)
+    return plan.run(engine, ready(left), ready(right)).view(shape)  # type: ignore[no-any-return]
+
+
+def _plan(
+    graph: Graph, op: str, left: Tensor | None, right: Tensor | None, targets: tuple[str, str]
+) -> tuple[Plan | None, tuple[int, ...]]:
+    """The launch, None where there is nothing to launch; and the shape of the result."""
     if op == "dot":
         assert left is not None and right is not None
-        shape, a, b, width, dim = _dot_operands(left, right)
+        shape, lhs, rhs, width, dim = _dot_operands(left, right)
     else:
         pattern = broadcast(trailing(left), trailing(right))
-        a, b = as_operands(pattern, left, right)
+        lhs, rhs = as_operands(pattern, left, right)
         shape, width, dim = pattern.shape, pattern.width, pattern.dim
+    shape = (graph.num_edges, *shape)
     if graph.num_edges * width == 0:
-        return first.new_empty(graph.num_edges, *shape)
-    rows = rows_of(graph, "dst", max(a.row_bytes, b.row_bytes))
-    out = sddmm(engine, rows, op, a, b, targets, width, dim)
-    return out.view(graph.num_edges, *shape)
+        return None, shape
+    rows = rows_of(graph, "dst", max(lhs.row_bytes, rhs.row_bytes))
+    dtype = (left if left is not None else right).dtype  # type: ignore[union-attr]
+    return Plan(rows, op, dtype, lhs, rhs, targets, width, dim), shape
 
 
 def _checked(graph: Graph, name: str, table: Tensor | None, target: str) -> Tensor:
@@ -109,7 +125,7 @@ def _dot_operands(
         raise invalid("lhs, rhs", "last dimensions differ", got, "equal sizes, for dot")
     pattern = broadcast(tuple(left.shape[1:-1]), tuple(right.shape[1:-1]))
     operands = [
-        Operand(kernel_ready(table), "row", _head_offsets(pattern, table, access))
+        Operand("row", row_bytes(table), _head_offsets(pattern, table, access))
         for table, access in zip((left, right), pattern.accesses, strict=True)
     ]
     for operand in operands:

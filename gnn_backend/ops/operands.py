@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -54,16 +56,26 @@ def trailing(table: Tensor | None) -> Shape | None:
 def as_operands(
     pattern: Pattern, left: Tensor | None, right: Tensor | None
 ) -> tuple[Operand, Operand]:
-    """Both operands, contiguous and aligned, with the offsets that a ``table`` access needs."""
+    """How the columns of both operands are found."""
     lhs, rhs = (
         Operand()
         if table is None
-        else Operand(kernel_ready(table), access, _offsets(pattern, table, access))
+        else Operand(access, row_bytes(table), _offsets(pattern, table, access))
         for table, access in zip((left, right), pattern.accesses, strict=True)
     )
     for operand in (lhs, rhs):
         check_row_bytes(operand)
     return lhs, rhs
+
+
+def row_bytes(table: Tensor) -> int:
+    """Bytes of a row of a table without gaps."""
+    return math.prod(table.shape[1:]) * table.element_size()
+
+
+def ready(table: Tensor | None) -> Tensor | None:
+    """The table as the kernels read it, if there is one."""
+    return None if table is None else kernel_ready(table)
 
 
 def check_row_bytes(operand: Operand) -> None:

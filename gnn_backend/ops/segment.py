@@ -8,10 +8,10 @@ from torch import Tensor
 from gnn_backend.errors import InvalidArgument, invalid
 from gnn_backend.graph.build import group_cuda
 from gnn_backend.ops.broadcast import broadcast
-from gnn_backend.ops.operands import as_operands, check_table, choice
+from gnn_backend.ops.operands import as_operands, check_table, choice, ready, row_bytes
 from gnn_backend.runtime.launch import sparse_engine
 from gnn_backend.runtime.sparse.rows import Rows, rows_between
-from gnn_backend.runtime.sparse.spmm import Result, spmm
+from gnn_backend.runtime.sparse.spmm import Plan, Result
 
 REDUCTIONS = ("sum", "mean", "max", "min")
 _INTEGERS = (torch.int32, torch.int64)
@@ -51,7 +51,7 @@ def segment_reduce(op: str, x: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor 
     if offsets.numel() == 0:
         raise invalid("offsets", "empty", 0, "segments + 1 values")
     sparse_engine(x.device, x.dtype)  # refuses before anything waits for the device
-    rows = rows_between(offsets, x.shape[0], _row_bytes(x))
+    rows = rows_between(offsets, x.shape[0], row_bytes(x))
     result = _reduce(rows, op, x)
     shape = (rows.num_rows, *x.shape[1:])
     arg = None if result.arg_edge is None else result.arg_edge.to(offsets.dtype).view(shape)
@@ -111,12 +111,8 @@ def scatter_add(x: Tensor, index: Tensor, num_rows: int) -> Tensor:
     _check_integers("index", index)
     sparse_engine(x.device, x.dtype)
     indptr, _, order = group_cuda(index, index, num_rows)
-    rows = _rows_by(index, indptr, order, _row_bytes(x))
+    rows = _rows_by(index, indptr, order, row_bytes(x))
     return _reduce(rows, "sum", x).out.view(num_rows, *x.shape[1:])
-
-
-def _row_bytes(x: Tensor) -> int:
-    return x.nbytes // max(1, x.shape[0])
 
 
 def _rows_by(index: Tensor, indptr: Tensor, order: Tensor, row_bytes: int) -> Rows:
@@ -144,4 +140,5 @@ def _reduce(rows: Rows, op: str, x: Tensor) -> Result:
                       if arguments else None)  # fmt: skip
     engine = sparse_engine(x.device, x.dtype)
     lhs, rhs = as_operands(pattern, None, x)
-    return spmm(engine, rows, "copy_rhs", op, lhs, rhs, pattern.width, 1, arguments, nothing=-1)
+    plan = Plan(rows, "copy_rhs", op, x.dtype, lhs, rhs, pattern.width, 1, arguments, nothing=-1)
+    return plan.run(engine, None, ready(x))

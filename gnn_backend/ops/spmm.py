@@ -6,17 +6,18 @@ import torch
 from torch import Tensor
 
 from gnn_backend.graph import Graph
-from gnn_backend.ops.broadcast import Pattern, broadcast
+from gnn_backend.ops.broadcast import broadcast
 from gnn_backend.ops.operands import (
     as_operands,
     check_same_dtype,
     check_table,
     choice,
+    ready,
     trailing,
 )
 from gnn_backend.runtime.launch import sparse_engine
 from gnn_backend.runtime.sparse.rows import rows_of
-from gnn_backend.runtime.sparse.spmm import Result, spmm
+from gnn_backend.runtime.sparse.spmm import Plan, Result
 
 OPERATORS = ("add", "sub", "mul", "div", "copy_lhs", "copy_rhs")
 REDUCTIONS = ("sum", "mean", "max", "min")
@@ -83,44 +84,44 @@ def gspmm(
     left = None if op == "copy_rhs" else check_table("u", u, sources, graph.device)
     right = None if op == "copy_lhs" else check_table("e", e, graph.num_edges, graph.device)
     check_same_dtype(left, right, "u, e")
-    result, pattern = _reduce(graph, op, reduce, left, right, reverse, arguments)
-    shape = (result.out.shape[0], *pattern.shape)
-    args = (None if a is None else a.view(shape) for a in (result.arg_source, result.arg_edge))
-    return (result.out.view(shape), *args)  # type: ignore[return-value]
-
-
-def _reduce(
-    graph: Graph,
-    op: str,
-    reduce: str,
-    left: Tensor | None,
-    right: Tensor | None,
-    reverse: bool,
-    arguments: bool,
-) -> tuple[Result, Pattern]:
-    pattern = broadcast(trailing(left), trailing(right))
-    arguments = arguments and reduce in ("max", "min")
     first = left if left is not None else right
     assert first is not None
     engine = sparse_engine(first.device, first.dtype)
+    arguments = arguments and reduce in ("max", "min")
+    tails = (trailing(left), trailing(right))
+    key = ("spmm", op, reduce, reverse, arguments, first.dtype, *tails)
+    found = graph.plans.get(key)
+    if found is None:
+        found = graph.plans[key] = _plan(graph, op, reduce, left, right, reverse, arguments)
+    plan, shape = found
+    if isinstance(plan, Plan):
+        result = plan.run(engine, ready(left), ready(right))
+    else:
+        result = _zeros(first, shape, op, arguments, plan)
+    out, source, edge = result
+    source = None if source is None else source.view(shape)
+    return out.view(shape), source, None if edge is None else edge.view(shape)
+
+
+def _plan(
+    graph: Graph, op: str, reduce: str, left: Tensor | None, right: Tensor | None, reverse: bool,
+    arguments: bool,
+) -> tuple[Plan | torch.dtype, tuple[int, ...]]:  # fmt: skip
+    """The launches, or the type of edge ids where there are none; and the shape of the result."""
+    pattern = broadcast(trailing(left), trailing(right))
     lhs, rhs = as_operands(pattern, left, right)
-    row_bytes = max(lhs.row_bytes, rhs.row_bytes)
-    rows = rows_of(graph, "src" if reverse else "dst", row_bytes)
+    rows = rows_of(graph, "src" if reverse else "dst", max(lhs.row_bytes, rhs.row_bytes))
+    shape = (rows.num_rows, *pattern.shape)
     if rows.num_rows * pattern.width * graph.num_edges == 0:
-        return _zeros(first, rows.num_rows, pattern, op, arguments, rows.edge_dtype), pattern
-    dim = pattern.dim
-    return spmm(engine, rows, op, reduce, lhs, rhs, pattern.width, dim, arguments), pattern
+        return rows.edge_dtype, shape
+    dtype = (left if left is not None else right).dtype  # type: ignore[union-attr]
+    width, dim = pattern.width, pattern.dim
+    return Plan(rows, op, reduce, dtype, lhs, rhs, width, dim, arguments), shape
 
 
 def _zeros(
-    like: Tensor,
-    rows: int,
-    pattern: Pattern,
-    op: str,
-    arguments: bool,
-    edge_dtype: torch.dtype,
+    like: Tensor, shape: tuple[int, ...], op: str, arguments: bool, edge_dtype: torch.dtype
 ) -> Result:
-    shape = (rows, pattern.width)
     source = like.new_zeros(shape, dtype=torch.int32) if op != "copy_rhs" else None
     edge = like.new_zeros(shape, dtype=edge_dtype) if op != "copy_lhs" else None
     out = like.new_zeros(shape)

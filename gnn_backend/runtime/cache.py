@@ -18,8 +18,8 @@ from pathlib import Path
 from gnn_backend.config import get_config
 from gnn_backend.errors import KernelCompileError
 
-#: What is kept: GPU machine code, emulated kernels, CPU kernels.
-PARTS = ("cubin", "emulator", "numba")
+#: What is kept: GPU machine code, emulated kernels, CPU kernels, measured launch settings.
+PARTS = ("cubin", "emulator", "numba", "tuning")
 _PROBE = bytes(4096)  # an empty file could be made on a full disk
 
 _lock = threading.Lock()

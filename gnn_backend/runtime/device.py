@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gnn_backend.graph import Graph
 from gnn_backend.profile import count_launch
-from gnn_backend.runtime import cuda
+from gnn_backend.runtime import cuda, tiles
 from gnn_backend.runtime.edge_args import NO_EDGES, EdgeTerms
 from gnn_backend.runtime.instances import BLOCK, MERGE_BLOCK, Unit
 from gnn_backend.runtime.options import LOGIT_TERMS, Options, options_of
@@ -68,6 +68,8 @@ class DeviceEngine:
         The last result is [N_dst, H, F], or None without ``aggregate``.
         """
         options = options_of(functor, operands, dropout, aggregate=aggregate)
+        if tiles.possible(functor, options) and tiles.chosen(graph, "dst", operands):
+            return tiles.forward(graph, operands, scalars)
         plan = self._plan(functor, graph, operands, options)
         fixed = _fixed(functor, operands, scalars)
         side, heads = plan.dst, plan.heads
@@ -120,6 +122,12 @@ class DeviceEngine:
             aggregate=cotangents.out_edge is not None,
             cotangent=cotangents.attention is not None,
         )
+        done: dict[str, Tensor] = {}
+        if tiles.possible(functor, options):
+            done = tiles.backward(graph, operands, scalars, saved, cotangents, needs)
+            needs -= done.keys()
+            if not needs:
+                return done
         plan = self._plan(functor, graph, operands, options)
         grads = {name: torch.empty_like(operands[name]) for name in needs}
         further = needs - plan.required
@@ -166,7 +174,7 @@ class DeviceEngine:
             of_rows = (grads.get(functor.src[0]), second, None)
             work.rows("backward_src", plan.src(graph), of_rows, first)
         work.merge(last=True)
-        return grads
+        return grads | done
 
     def softmax_weights(
         self,

@@ -36,11 +36,14 @@ class Dropout(NamedTuple):
         64 bits: Philox' key.
     offset : int
         Tells calls of one seed apart; its lower 32 bits count.
+    drawn : Tensor or None
+        int64 [1] on the device, in place of ``seed``: each replay of a CUDA graph draws it anew.
     """
 
     p: float
     seed: int
     offset: int
+    drawn: Tensor | None = None
 
     @property
     def scale(self) -> float:
@@ -52,7 +55,8 @@ def draw_dropout(p: float, device: torch.device) -> Dropout:
     """Dropout of the next call on ``device``, from torch's generator there.
 
     ``torch.manual_seed`` decides, and each call advances the generator. On CUDA nothing waits for
-    the device; while a CUDA graph is captured torch refuses, as a replay would not draw anew.
+    the device. While a CUDA graph is captured the seed is drawn on the device, so that each replay
+    drops other edges.
 
     Raises
     ------
@@ -65,6 +69,9 @@ def draw_dropout(p: float, device: torch.device) -> Dropout:
         return Dropout(p, int(torch.randint(2**63 - 1, ())), 0)
     index = torch.cuda.current_device() if device.index is None else device.index
     torch.cuda.init()
+    if torch.cuda.is_current_stream_capturing():
+        drawn = torch.randint(2**63 - 1, (1,), device=device)
+        return Dropout(p, 0, 0, drawn)
     generator = torch.cuda.default_generators[index]
     offset = generator.get_offset()
     generator.set_offset(offset + _OFFSETS_A_CALL)
@@ -109,7 +116,7 @@ def philox_uniform(edges: Tensor, heads: int, dropout: Dropout) -> Tensor:
     low = (edges & _MASK)[:, None].expand_as(blocks)
     high = ((edges >> 32) & _MASK)[:, None].expand_as(blocks)
     counter = low, high, blocks, torch.full_like(blocks, dropout.offset & _MASK)
-    seed = dropout.seed
+    seed = dropout.seed if dropout.drawn is None else int(dropout.drawn)
     words = torch.stack(philox(counter, (seed & _MASK, seed >> 32 & _MASK)), -1)
     return (words.flatten(1)[:, :heads] >> (32 - _BITS)).float() * 2.0**-_BITS
 

@@ -90,17 +90,13 @@ static inline unsigned int add_f16x2(unsigned int a, unsigned int b) {
   return half(a >> 16, b >> 16) << 16 | half(a & 0xffffu, b & 0xffffu);
 }
 
-// Lanes exchange two registers at a time.
-template <class Widen>
-static inline void mma_16(float (&c)[4], unsigned int a0, unsigned int a1, unsigned int a2,
-                          unsigned int a3, unsigned int b0, unsigned int b1, Widen widen) {
+// Lanes exchange two registers at a time; `dot` adds the product of two pairs to a sum.
+template <class Dot>
+static inline void mma_pairs(float (&c)[4], unsigned int a0, unsigned int a1, unsigned int a2,
+                             unsigned int a3, unsigned int b0, unsigned int b1, Dot dot) {
   typedef unsigned long long Pair;
   const unsigned lane = threadIdx.x & 31, g = lane / 4, t = lane % 4;
   const auto pair = [](unsigned lo, unsigned hi) { return static_cast<Pair>(hi) << 32 | lo; };
-  const auto dot = [&](Pair a, Pair b, float sum) {
-    for (int i = 0; i < 64; i += 16) sum += widen(a >> i & 0xffffu) * widen(b >> i & 0xffffu);
-    return sum;
-  };
   for (unsigned k = 0; k < 4; k++) {
     const Pair upper = __shfl_sync(~0u, pair(a0, a2), 4 * g + k);
     const Pair lower = __shfl_sync(~0u, pair(a1, a3), 4 * g + k);
@@ -110,6 +106,17 @@ static inline void mma_16(float (&c)[4], unsigned int a0, unsigned int a1, unsig
       c[2 + j] = dot(lower, column, c[2 + j]);
     }
   }
+}
+
+template <class Widen>
+static inline void mma_16(float (&c)[4], unsigned int a0, unsigned int a1, unsigned int a2,
+                          unsigned int a3, unsigned int b0, unsigned int b1, Widen widen) {
+  mma_pairs(c, a0, a1, a2, a3, b0, b1,
+            [widen](unsigned long long a, unsigned long long b, float sum) {
+              for (int i = 0; i < 64; i += 16)
+                sum += widen(a >> i & 0xffffu) * widen(b >> i & 0xffffu);
+              return sum;
+            });
 }
 
 static inline void mma_bf16(float (&c)[4], unsigned int a0, unsigned int a1, unsigned int a2,
@@ -122,6 +129,24 @@ static inline void mma_f16(float (&c)[4], unsigned int a0, unsigned int a1, unsi
                            unsigned int a3, unsigned int b0, unsigned int b1) {
   mma_16(c, a0, a1, a2, a3, b0, b1,
          [](unsigned long long x) { return f16_to_float(static_cast<unsigned short>(x)); });
+}
+
+static inline unsigned int round_tf32(unsigned int x) {
+  if ((x & 0x7fffffffu) > 0x7f800000u) return 0x7fffffffu;
+  return (x & 0x7fffffffu) == 0x7f800000u ? x : (x + 0x1000u) & 0xffffe000u;
+}
+
+// Bits below those of tf32 are not read.
+static inline void mma_tf32(float (&c)[4], unsigned int a0, unsigned int a1, unsigned int a2,
+                            unsigned int a3, unsigned int b0, unsigned int b1) {
+  mma_pairs(c, a0, a1, a2, a3, b0, b1,
+            [](unsigned long long a, unsigned long long b, float sum) {
+              const auto value = [](unsigned long long x) {
+                return __uint_as_float(static_cast<unsigned>(x) & 0xffffe000u);
+              };
+              sum += value(a) * value(b);
+              return sum + value(a >> 32) * value(b >> 32);
+            });
 }
 
 static inline unsigned int opaque(unsigned int x) { return x; }

@@ -98,6 +98,42 @@ def test_gpu_run(graph_file: Path, pretend_gpu: None) -> None:
     assert row["turbo_gnn"] == "not installed"
 
 
+@pytest.mark.parametrize("name", ["gat", "dot"])
+def test_other_operators(graph_file: Path, pretend_gpu: None, name: str) -> None:
+    row = _run(graph_file, operator=name, variants=True)
+    counts = {"gat": ("forward_over_g1", 1, "forward_backward_over_3g1", 3)}
+    forward, once, both, whole = counts.get(
+        name, ("forward_over_g2", 1, "forward_backward_over_3g2", 3)
+    )
+    assert row["ratios"][forward] == pytest.approx(1 / once, abs=1e-3)
+    assert row["ratios"][both] == pytest.approx(1 / whole, abs=1e-3)
+    assert set(row["variants"]) == set(attention.OPERATORS[name].variants)
+    assert row["variants"]["dropout"]["forward_ratio"] == 1.0
+    edges = row["variants"]["edge_logit" if name == "gat" else "edge_bias"]
+    values, ids = 200 * 2 * 4, 200 * 4
+    assert edges["forward_own_bytes"] == values + ids
+    assert edges["forward_backward_own_bytes"] == 4 * values + 3 * ids
+    assert "turbo_gnn" not in row
+
+
+def test_shapes(graph_file: Path, pretend_gpu: None) -> None:
+    from gnn_backend.bench import shapes, tables
+
+    chosen = shapes.Settings(("gatv2",), heads=(1, 2), dims=(16, 7), device="cpu")
+    with override(cpu_target="emulator"):
+        document = shapes.run([str(graph_file)], chosen, lambda line: None)
+    json.dumps(document)
+    sizes = [(row["heads"], row["dim"]) for row in document["shapes"]]
+    assert sizes == [(1, 16), (1, 7), (2, 16), (2, 7)]
+    exact, scaled = document["shapes"][0], document["shapes"][1]
+    assert exact["forward_over_g1"] == 1.0 and exact["forward_ms"] == 1.0
+    assert scaled["forward_over_g1"] == pytest.approx(16 / 7, abs=1e-3)
+    middle = shapes.medians(document["shapes"])["gatv2"]
+    assert middle["forward_over_g1"] == pytest.approx((1 + 16 / 14) / 2, abs=1e-3)
+    titles = [table.title for table in tables.shape_tables(document)]
+    assert titles[0] == "gatv2: forward over g1 (<= 1.3)" and len(titles) == 2
+
+
 def test_a_different_yardstick_voids_its_ratios(graph_file: Path, pretend_gpu: None) -> None:
     file = graph_file.with_name("other.py")
     file.write_text("def limits(*a, **k):\n    return {'float32': {'g1': 2.0, 'g2': 1.0}}\n")
@@ -174,6 +210,8 @@ def test_turbo_gnn_where_it_is_installed(
     ("arguments", "message"),
     [
         (["attention", "--device", "tpu"], "expected one of cuda, cpu"),
+        (["attention", "--operator", "mean"], "expected one of gatv2, gat, dot"),
+        (["shapes", "--heads", "two"], "expected positive numbers"),
         (["attention", "--dtype", "int4"], "expected names among"),
         (["show", "missing.json"], "no such file"),
     ],

@@ -7,6 +7,8 @@
 is part of this project. Without a flag graphs are on CUDA; with ``--standin`` the CPU stands in for
 it, with ``--stock`` acceleration is off, which tells what fails for other reasons. Failures that
 are known, each with its reason, are in ``expected.yaml``, and so are groups of tests that cannot
-run beside each other: one shard has all of a group, so that shards may run at the same time. With
-``--merge`` the results of shards become one, with the share of passed tests in each area of DGL.
+run beside each other: one shard has all of a group, so that shards may run at the same time. A
+shard runs in a process of its own (``guard.py``): a test that hangs or ends it is a failure, and
+another process takes the tests that are left. With ``--merge`` the results of shards become one,
+with the share of passed tests in each area of DGL.
 """

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import json
 import os
+import signal
 import sys
 from pathlib import Path
 
-from tests.dgl_suite.summary import merge_files, report
+from tests.dgl_suite import expected
+from tests.dgl_suite.guard import Shard
+from tests.dgl_suite.summary import merge_files, report, succeeded
 
 EXPECTED = Path(__file__).with_name("expected.yaml")
 
@@ -28,6 +32,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--verbose", action="store_true", help="show each failure")
     parser.add_argument("--merge", nargs="+", type=Path, metavar=("OUT", "IN"),
                         help="run nothing; join shards' results and print one summary")  # fmt: skip
+    parser.add_argument("--progress", type=Path, help=argparse.SUPPRESS)  # of the inner process
     found = parser.parse_args()
     if found.merge:
         if len(found.merge) < 2:
@@ -53,31 +58,46 @@ def prepare_children(mode: str) -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join([*paths, os.environ.get("PYTHONPATH", "")])
 
 
-def main() -> int:
-    chosen = arguments()
-    if chosen.merge:
-        return 0 if merge_files(chosen.merge[0], chosen.merge[1:]) else 1
-    mode = "standin" if chosen.standin else "stock" if chosen.stock else "cuda"
+def watch(chosen: argparse.Namespace, mode: str) -> int:
+    """Run the shard in processes of its own, and report."""
+    known = expected.read(chosen.expected)
+
+    def reason(test: str) -> str | None:
+        found = known.of(test, mode)
+        return None if found is None else found.reason
+
+    shard = Shard(sys.argv[1:], chosen.timeout, reason)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what it started must not outlive it
+    try:
+        shard.run()
+    finally:
+        if chosen.json and shard.found:
+            chosen.json.write_text(json.dumps(shard.found, indent=1))
+    if not shard.found.get("mode"):
+        print(f"no results: {shard.found.get('aborted', 'nothing ran')}", file=sys.stderr)
+        return 2
+    report(shard.found)
+    return 0 if succeeded(shard.found) else 1
+
+
+def run(chosen: argparse.Namespace, mode: str) -> int:
+    """Run the tests of the shard that are left in this process."""
+    prepare_children(mode)
     os.environ["DGLTESTDEV"] = "gpu" if mode == "cuda" else "cpu"
     os.environ["DGLBACKEND"] = "pytorch"
-    prepare_children(mode)
-    import torch
-
-    if mode == "cuda" and not torch.cuda.is_available():
-        print("no CUDA device: give --standin or --stock", file=sys.stderr)
-        return 2
     import gnn_backend  # noqa: F401, I001 (makes DGL importable)
     import pytest
 
-    from tests.dgl_suite import expected
+    from tests.dgl_suite.guard import Progress
     from tests.dgl_suite.plugin import Suite
 
     root = (chosen.checkout / "tests" / "python").resolve()
     sys.path.insert(0, str(root.parent))  # their helpers are top-level modules there
     sys.path.append(str(root))  # from where processes import the tests that started them
     number, count = (int(part) for part in chosen.shard.split("/"))
-    output = chosen.json.resolve() if chosen.json else None
-    suite = Suite(mode, (number, count), expected.read(chosen.expected), root, output)
+    folder = chosen.progress.resolve()
+    known = expected.read(chosen.expected)
+    suite = Suite(mode, (number, count), known, root, folder / "part.json")
     paths = [str(root / path) for path in chosen.paths or ("common", "pytorch")]
     os.chdir(root.parent.parent)
     options = ["-q", "-p", "no:cacheprovider", "--import-mode=importlib", f"--rootdir={root}"]
@@ -85,11 +105,22 @@ def main() -> int:
     options += ["-W", "ignore"]
     if importlib.util.find_spec("pytest_timeout") is not None:
         options += [f"--timeout={chosen.timeout}"]
-    code = pytest.main([*options, *paths], plugins=[suite])
-    report(suite.results())
-    if code in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
-        return 0 if suite.succeeded else 1
-    return int(code)
+    plugins = [suite, Progress(folder, suite.name)]
+    return int(pytest.main([*options, *paths], plugins=plugins))
+
+
+def main() -> int:
+    chosen = arguments()
+    if chosen.merge:
+        return 0 if merge_files(chosen.merge[0], chosen.merge[1:]) else 1
+    mode = "standin" if chosen.standin else "stock" if chosen.stock else "cuda"
+    if mode == "cuda":
+        import torch
+
+        if not torch.cuda.is_available():
+            print("no CUDA device: give --standin or --stock", file=sys.stderr)
+            return 2
+    return watch(chosen, mode) if chosen.progress is None else run(chosen, mode)
 
 
 if __name__ == "__main__":

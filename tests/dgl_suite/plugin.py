@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import multiprocessing
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import gnn_backend
 from gnn_backend.adapters.dgl.residence import boundary
@@ -14,6 +16,18 @@ from gnn_backend.config import config
 from tests.dgl_suite import summary
 from tests.dgl_suite.expected import Expectations, Known
 from tests.results import Results
+
+
+def leave_nothing_behind() -> None:
+    """End the processes and the process group of a test that was cut short.
+
+    They would keep the port that later tests want, which would wait for it in vain.
+    """
+    for child in multiprocessing.active_children():
+        child.kill()
+        child.join()
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
 
 
 class Suite(Results):
@@ -27,7 +41,7 @@ class Suite(Results):
     expectations : Expectations
     root : Path
         ``tests/python`` of the checkout.
-    output : Path or None
+    output : Path
         Where the results go as JSON.
     """
 
@@ -37,7 +51,7 @@ class Suite(Results):
         shard: tuple[int, int],
         expectations: Expectations,
         root: Path,
-        output: Path | None,
+        output: Path,
     ) -> None:
         super().__init__(output, device=mode == "cuda")
         self.mode, self.shard, self.root = mode, shard, root
@@ -75,6 +89,9 @@ class Suite(Results):
         self.unmatched = self.expectations.unmatched(names, files, self.mode)
         items[:] = self._of_shard(items, names)
 
+    def pytest_collection_finish(self) -> None:
+        self.save()  # something to add to, should the process not survive its first test
+
     def _of_shard(self, items: list[pytest.Item], names: list[str]) -> list[pytest.Item]:
         """This shard's tests: a serial group is in one shard, others go where are fewest."""
         number, shards = self.shard
@@ -89,13 +106,17 @@ class Suite(Results):
             sizes[place] += group is None
             if place == number - 1:
                 kept.append(item)
-        return kept
+        # What is flaky comes last: it takes long, and may break what runs after it.
+        return sorted(
+            kept, key=lambda item: (k := self.known(self.name(item))) is not None and k.flaky
+        )
 
     @pytest.hookimpl(hookwrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Any:
         before = Counter(boundary.counts)
         with gnn_backend.profile() as profile:
             yield
+        leave_nothing_behind()
         name = self.name(item)
         ran = {key for key, count in boundary.counts.items() if count > before[key]}
         if ran:
@@ -128,8 +149,5 @@ class Suite(Results):
             "unexpected passes": passes,
             "unmatched": self.unmatched,
             "detours": dict(self.detours.most_common()),
+            "outcomes": self.outcomes,
         }
-
-    @property
-    def succeeded(self) -> bool:
-        return summary.succeeded(self.results())

@@ -95,17 +95,48 @@ def merge(shards: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     mode, count = modes.pop()
     found: dict[str, Any] = {}
     for part in parts:
-        found = _joined(found, part)
+        found = joined(found, part)
     found["seconds"] = round(found["seconds"], 1)
     missing = sorted(set(range(1, count + 1)) - set(numbers))
     return {**found, "mode": mode, "shard": [1, 1], "missing shards": missing}
 
 
-def _joined(one: Any, other: Any) -> Any:
+def lose(
+    found: dict[str, Any], outcomes: dict[str, str], test: str, why: str, reason: str | None
+) -> None:
+    """Make a test a failure in results that have it as anything else, or not at all.
+
+    Parameters
+    ----------
+    found : dict
+        Results; changed.
+    outcomes : dict
+        Outcomes by test id; changed.
+    test, why : str
+    reason : str or None
+        Why the test is expected to fail, if it is.
+    """
+    before = outcomes.get(test)
+    if before == "failed":
+        return
+    counts = found["areas"].setdefault(area(test), {})
+    if before is not None:
+        found[before] -= 1
+        counts[before] -= 1
+    kind = "failed" if reason is None else "failed as expected"
+    outcomes[test] = "failed"
+    found[kind] += 1
+    counts[kind] = counts.get(kind, 0) + 1
+    found["failures" if reason is None else "expected failures"][test] = why
+    if reason is not None:
+        found["reasons"][reason] = found["reasons"].get(reason, 0) + 1
+
+
+def joined(one: Any, other: Any) -> Any:
     """Two entries of results as one; the first is None where it is missing."""
     if isinstance(other, Mapping):
         one = one or {}
-        return {**one, **{key: _joined(one.get(key), value) for key, value in other.items()}}
+        return {**one, **{key: joined(one.get(key), value) for key, value in other.items()}}
     if isinstance(other, list):
         return [*(one or ()), *(entry for entry in other if entry not in (one or ()))]
     if isinstance(other, (int, float)):

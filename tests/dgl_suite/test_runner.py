@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("dgl", reason="DGL is not installed")
 
-from tests.dgl_suite import expected, summary
+from tests.dgl_suite import expected, guard, summary
 from tests.dgl_suite.__main__ import EXPECTED
 
 ROOT = Path(__file__).parents[2]
@@ -133,6 +133,75 @@ def test_shards_are_merged(checkout: Path) -> None:
     assert summary.merge([json.loads(files[1].read_text())])["missing shards"] == [1]
     with pytest.raises(ValueError, match="do not belong together"):
         summary.merge(json.loads(files[0].read_text()) for _ in range(2))
+
+
+HANGING = """
+import os, pathlib, signal, subprocess, time
+
+HERE = pathlib.Path(__file__).parent
+
+def test_before():
+    pass
+
+def test_hangs():
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})  # as in C code: no time limit
+    HERE.joinpath("pid").write_text(str(subprocess.Popen(["sleep", "600"]).pid))
+    time.sleep(600)
+
+def test_leaves_something(tmp_path):
+    import multiprocessing, torch.distributed
+
+    multiprocessing.get_context("spawn").Process(target=time.sleep, args=(600,)).start()
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{tmp_path}/group", world_size=1, rank=0
+    )
+
+def test_finds_nothing():
+    import multiprocessing, torch.distributed
+
+    assert not multiprocessing.active_children()
+    assert not torch.distributed.is_initialized()
+
+def test_crashes():
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+def test_after():
+    assert not HERE.joinpath("again").exists()
+    HERE.joinpath("again").touch()
+"""
+
+
+@pytest.mark.slow
+def test_goes_on_after_what_hangs_or_crashes(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guard, "GRACE_SECONDS", 2)
+    monkeypatch.chdir(ROOT)
+    folder = checkout / "tests/python/pytorch"
+    (folder / "test_sums.py").write_text(HANGING)
+    arguments = ["--checkout", str(checkout), "--stock", "--timeout", "10", "pytorch"]
+    shard = guard.Shard(arguments, 10, {"pytorch/test_sums.py::test_crashes": "odd"}.get)
+    shard.run()
+    found = shard.found
+    assert (found["passed"], found["failed"], found["failed as expected"]) == (4, 1, 1)
+    assert found["failures"] == {"pytorch/test_sums.py::test_hangs": "hung: ended after 12 s"}
+    why = found["expected failures"]["pytorch/test_sums.py::test_crashes"]
+    assert "SIGSEGV" in why
+    assert found["reasons"] == {"odd": 1} and not found["aborted"]
+    assert found["areas"]["rest"] == {"passed": 4, "failed": 1, "failed as expected": 1}
+    assert not alive(int((folder / "pid").read_text()))
+
+
+def alive(process: int) -> bool:
+    """Whether a process runs; one that ended and was not asked for yet does not."""
+    state = Path(f"/proc/{process}/stat")
+    return state.exists() and state.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def test_tells_why_nothing_ran(checkout: Path) -> None:
+    (checkout / "tests/python/pytorch/test_sums.py").write_text("import nothing_of_this_name\n")
+    code, found = run(checkout, "", "--stock", "pytorch")
+    assert code == 1 and found["aborted"] == "its process ended (code 2)"
 
 
 def test_shares_of_the_areas(capsys: pytest.CaptureFixture[str]) -> None:

@@ -44,8 +44,23 @@ __device__ __forceinline__ void stream(const Args& args) {
   args.out[4 * i] = v.x; args.out[4 * i + 1] = v.y; args.out[4 * i + 2] = v.z;
   args.out[4 * i + 3] = v.w;
 }
+__device__ __forceinline__ void tf32(const Args& args) {
+  const long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < args.n) args.out[i] = round_tf32(args.x[i]);
+}
+// x: A [16, 8], then B [8, 8], then C [16, 8]; out: C + A B.
+__device__ __forceinline__ void multiply_tf32(const Args& args) {
+  const unsigned g = threadIdx.x / 4, t = threadIdx.x % 4;
+  const unsigned *a = args.x, *b = a + 128, *c = b + 64;
+  float sum[4];
+  for (int i = 0; i < 4; i++) sum[i] = __uint_as_float(c[(g + i / 2 * 8) * 8 + 2 * t + i % 2]);
+  mma_tf32(sum, a[g * 8 + t], a[(g + 8) * 8 + t], a[g * 8 + t + 4], a[(g + 8) * 8 + t + 4],
+           b[t * 8 + g], b[(t + 4) * 8 + g]);
+  for (int i = 0; i < 4; i++)
+    args.out[(g + i / 2 * 8) * 8 + 2 * t + i % 2] = __float_as_uint(sum[i]);
+}
 """
-NAMES = ("widen", "narrow", "approximate", "stream")
+NAMES = ("widen", "narrow", "approximate", "stream", "tf32", "multiply_tf32")
 HOST = CONVERSIONS + "".join(f"GNNB_ENTRY({n}, Args, 256, {n}(args))\n" for n in NAMES)
 DEVICE = CONVERSIONS + "".join(
     f'extern "C" __global__ void {n}_kernel(const Args args) {{ {n}(args); }}\n' for n in NAMES
@@ -124,6 +139,43 @@ def test_exp2_and_log2_at_the_corners() -> None:
     assert not out[0, 0].signbit()
 
 
+def test_tf32_has_11_bits_and_ties_go_away_from_zero() -> None:
+    x = _floats()
+    out = _run("tf32", x, 1)[:, 0]
+    value = x.view(torch.float32)
+    nan, finite = value.isnan(), value.isfinite()
+    assert out.view(torch.float32)[nan].isnan().all()
+    assert torch.equal(out[value.isinf()], x[value.isinf()])
+    assert not (out[finite] & 0x1FFF).any()
+    normal = finite & (value.abs() > 2.0**-126) & (value.abs() < 2.0**127)
+    wide = value[normal].double()
+    step = torch.ldexp(torch.ones_like(wide), torch.frexp(wide).exponent - 11)
+    expected = (wide.abs() / step + 0.5).floor() * step * wide.sign()
+    assert torch.equal(out.view(torch.float32)[normal].double(), expected)
+
+
+def _products() -> torch.Tensor:
+    """Bit patterns of A, B and C of a product of tf32; A has more bits than are read."""
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(320, generator=generator).view(torch.int32)
+
+
+def _tf32_product(out: torch.Tensor) -> None:
+    x = _products()
+    read = x.clone()
+    read[:192] &= ~0x1FFF
+    a, b, c = (t.view(torch.float32).double() for t in read.split([128, 64, 128]))
+    expected = c.view(16, 8) + a.view(16, 8) @ b.view(8, 8)
+    got = out.view(torch.float32)[:128].view(16, 8)
+    torch.testing.assert_close(got.double(), expected, rtol=1e-6, atol=1e-6)
+
+
+def test_a_product_of_tf32() -> None:
+    x, out = _products(), torch.zeros(128, dtype=torch.int32)
+    launch(HOST, "multiply_tf32", 32, x, out, 32)
+    _tf32_product(out)
+
+
 def test_wide_loads() -> None:
     x = torch.randint(-(2**31), 2**31, (4096,), dtype=torch.int32)
     out = torch.zeros_like(x)
@@ -155,14 +207,15 @@ def test_device_agrees_with_its_host_twin() -> None:
         code=DEVICE.replace('#include "ptx.cuh"', header), options=("-std=c++17",)
     )
 
-    def run(entry: str, x: torch.Tensor, width: int) -> torch.Tensor:
+    def run(entry: str, x: torch.Tensor, width: int, threads: int = 256) -> torch.Tensor:
         x = x.cuda()
         out = torch.zeros(x.numel(), width, dtype=torch.int32, device="cuda")
         words = struct.pack("3q", x.data_ptr(), out.data_ptr(), x.numel())
         torch.cuda.synchronize()
         kernel = module.get_function(f"{entry}_kernel")
         args = numpy.frombuffer(words, dtype=[("words", numpy.int64, (3,))])[0]
-        kernel(((x.numel() + 255) // 256,), (256,), (args,))
+        blocks = 1 if threads == 32 else (x.numel() + 255) // 256
+        kernel((blocks,), (threads,), (args,))
         cupy.cuda.Device().synchronize()
         return out.cpu()
 
@@ -172,6 +225,10 @@ def test_device_agrees_with_its_host_twin() -> None:
     assert torch.equal(host[~nan], device[~nan])
     assert device.view(torch.float32)[nan].isnan().all()
     assert torch.equal(_run("narrow", _floats(), 4), run("narrow", _floats(), 4))
+    host, device = (f("tf32", _floats(), 1)[:, 0] for f in (_run, run))
+    normal = ~_floats().view(torch.float32).isnan()
+    assert torch.equal(host[normal], device[normal])
+    _tf32_product(run("multiply_tf32", _products(), 1, 32)[:, 0])
     x = torch.cat([torch.linspace(-140, 140, 10001), torch.tensor([float("nan"), -float("inf")])])
     host, device = (f("approximate", x.view(torch.int32), 2) for f in (_run, run))
     torch.testing.assert_close(

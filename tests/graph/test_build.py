@@ -87,12 +87,14 @@ def test_wide_offsets(source: str, wide: None) -> None:
     assert build.group_cuda(keys, keys, NUM_DST)[0].dtype == torch.int64
 
 
-def test_device_counts_are_those_of_the_splits() -> None:
+@pytest.mark.parametrize("num_src", [NUM_SRC, NUM_DST + 20])
+@pytest.mark.parametrize("num_dst", [NUM_DST, NUM_DST + 20])  # equal at last
+def test_device_counts_are_those_of_the_splits(num_src: int, num_dst: int) -> None:
     """``cuda_counts`` is plain torch: what it predicts on the CPU is what it predicts there."""
     src, dst = edge_index()
-    indptr = Graph.from_edge_index(edge_index(), NUM_SRC, NUM_DST).by_dst.indptr
-    counts = checks.cuda_counts(indptr, src, dst, NUM_SRC, NUM_DST)
-    graph = Graph.from_edge_index(edge_index(), NUM_SRC, NUM_DST)
+    src, dst = src.repeat(40), dst.repeat(40)  # so that rows are split
+    graph = Graph.from_edge_index(torch.stack([src, dst]), num_src, num_dst)
+    counts = checks.cuda_counts(graph.by_dst.indptr, src, dst, num_src, num_dst)
     assert len(counts) == 2 * len(checks._COMMON_CHUNKS)
     for (direction, chunk), sizes in counts.items():
         splits = graph.splits(direction, chunk)

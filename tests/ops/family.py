@@ -81,7 +81,7 @@ class Call:
         """Results, and gradients for seeded cotangents of all of them."""
         generator = torch.Generator().manual_seed(5)
         cotangents = [
-            torch.randn(r.shape, generator=generator, dtype=torch.float64).to(r.dtype)
+            torch.randn(r.shape, generator=generator, dtype=torch.float64).to(r.device, r.dtype)
             for r in results
         ]
         names = list(self.operands)

@@ -54,3 +54,19 @@ def test_sparse_operators_under_sanitizers(tmp_path_factory: pytest.TempPathFact
     )
     assert result.returncode == 0, result.stdout[-4000:] + result.stderr[-4000:]
     assert " passed" in result.stdout
+
+
+@pytest.mark.slow
+def test_attention_over_tiles_under_sanitizers(tmp_path_factory: pytest.TempPathFactory) -> None:
+    if not sanitized.sanitizer_libraries():
+        pytest.skip("g++ has no libasan.so and libubsan.so")
+    # Split and whole windows, rows that end within a window, an infinity; 16 and 32 bits.
+    tests = "(bfloat16 or float32) and ((split and 32-) or (graphs and sparse) or spoil)"
+    cache = str(tmp_path_factory.mktemp("sanitized-cache"))
+    result = sanitized.run_python(
+        [*PYTEST, "tests/runtime/test_block_sparse.py", "-k", tests],
+        extra={"GNN_BACKEND_CACHE_DIR": cache},
+        timeout=280,
+    )
+    assert result.returncode == 0, result.stdout[-4000:] + result.stderr[-4000:]
+    assert " passed" in result.stdout

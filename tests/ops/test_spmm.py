@@ -219,3 +219,20 @@ def test_cpu_tensors_are_left_to_the_host() -> None:
     with config.override(cpu_target="numba"), pytest.raises(Unsupported) as caught:
         gspmm(hubs(), "copy_lhs", "sum", torch.ones(NUM_SRC, 2), None)
     assert caught.value.reason == "cpu-operators"
+
+
+def test_calls_of_many_kinds_on_one_graph(splitting: None) -> None:
+    """What is kept with the graph for one kind of call is not used for another."""
+    graph = hubs()
+    kinds = [
+        (op, reduce, dtype, e)
+        for op, e in (("mul", (2, 4)), ("mul", (1, 1)), ("add", (2, 4)), ("mul", (1, 4)))
+        for reduce in ("sum", "mean", "max")
+        for dtype in (torch.float32, torch.float64)
+    ]
+    for op, reduce, dtype, e in [*kinds, *kinds[::-1]]:
+        check_gspmm(graph, EDGES, op, reduce, *operands((2, 4), e, dtype))
+    plans = [key for key in graph.plans if key[0] == "spmm"]
+    assert len(plans) == len(set(plans)) >= len(kinds)
+    check_gspmm(graph, EDGES, "mul", "max", *operands((2, 4), (2, 4)))
+    assert [key for key in graph.plans if key[0] == "spmm"] == plans

@@ -77,3 +77,11 @@ def test_torchs_seed_decides_and_each_call_draws_anew() -> None:
 def test_what_is_no_probability(p: float) -> None:
     with pytest.raises(InvalidArgument, match="dropout_p"):
         draw_dropout(p, CPU)
+
+
+def test_a_seed_on_the_device_takes_the_place_of_the_number() -> None:
+    edges, number = torch.arange(500), 0x123456789ABCDEF
+    there = Dropout(0.5, 0, 3, torch.tensor([number]))
+    assert torch.equal(
+        philox_uniform(edges, 3, there), philox_uniform(edges, 3, Dropout(0.5, number, 3))
+    )

@@ -20,6 +20,6 @@ copied to the CPU and results back. Detours are counted (``gnn_backend.profile()
 ``streams``     uploads, and CUDA's streams       ``sparse_optim``  embeddings on the CPU
 ``geometry``    nearest neighbours                ``partition``   which part owns a row
 ``gpu_cache``   rows kept on the device           ``paths``       metapaths, line graphs
-``check``       the self-check
+``check``       the self-check               ``cpu_only``    what DGL has for the CPU alone
 ==============  ==============================================================================
 """

@@ -18,6 +18,18 @@ SIGNATURES = {
     "dgl._sparse_ops:_segment_reduce": "op feat offsets",
     "dgl._sparse_ops:_scatter_add": "x idx m",
     "dgl.backend.pytorch.sparse:edge_softmax": "gidx logits eids norm_by",
+    "dgl.backend.pytorch.sparse:gspmm": "gidx op reduce_op lhs_data rhs_data",
+    "dgl.backend.pytorch.sparse:gsddmm": "gidx op lhs_data rhs_data lhs_target rhs_target",
+    "dgl.backend.pytorch.sparse:gspmm_hetero": "g op reduce_op lhs_len lhs_and_rhs_tuple",
+    "dgl.backend.pytorch.sparse:gsddmm_hetero":
+        "g op lhs_len lhs_target rhs_target lhs_and_rhs_tuple",
+    "dgl.ops.spmm:gspmm": "g op reduce_op lhs_data rhs_data",
+    "dgl.ops.sddmm:gsddmm": "g op lhs_data rhs_data lhs_target rhs_target",
+    "dgl.sampling.neighbor:select_topk":
+        "g k weight nodes edge_dir ascending copy_ndata copy_edata output_device",
+    "dgl.sampling.node2vec_randomwalk:node2vec_random_walk":
+        "g nodes p q walk_length prob return_eids",
+    "dgl.sampling.randomwalks:pack_traces": "traces types",
     "dgl.heterograph_index:HeteroGraphIndex.copy_to": "self ctx",
     "dgl.transforms.functional:to_simple":
         "g return_counts writeback_mapping copy_ndata copy_edata aggregator",

@@ -20,6 +20,7 @@ from gnn_backend.profile import count_host_operator
 
 LAYER = "residence"
 _RESIDENCE = "gnn_backend.adapters.dgl.residence"
+_AUTOGRAD = "gnn_backend.adapters.dgl.autograd"
 _OPERATORS = "gnn_backend.adapters.dgl.operators"
 
 
@@ -358,9 +359,23 @@ PATCHES = [
         "SparseAdam.update",
         Seam(f"{_RESIDENCE}.sparse_optim:update"),
     ),
+    *(
+        _patch(f"dgl.sampling.{module}", name, Seam(f"{_RESIDENCE}.cpu_only:{name}"), also=also)
+        for module, name, also in (
+            ("neighbor", "select_topk", ("dgl.sampling.neighbor:DGLGraph.select_topk",)),
+            ("node2vec_randomwalk", "node2vec_random_walk", ()),
+            ("randomwalks", "pack_traces", ()),
+        )
+    ),
     _transform("to_simple", "simple"),
     _transform("line_graph", "paths"),
     *(_patch("dgl._sparse_ops", f"_{name}", Operator(f"{_OPERATORS}:{name}")) for name in _SPARSE),
+    *(
+        _patch("dgl.backend.pytorch.sparse", name, Seam(f"{_AUTOGRAD}:{name}"))
+        for name in ("gspmm", "gsddmm", "gspmm_hetero", "gsddmm_hetero")
+    ),
+    _patch("dgl.ops.spmm", "gspmm", Seam(f"{_AUTOGRAD}:reduce_messages")),
+    _patch("dgl.ops.sddmm", "gsddmm", Seam(f"{_AUTOGRAD}:apply_on_edges")),
     _patch("dgl.backend.pytorch.sparse", "edge_softmax", Operator(f"{_OPERATORS}:edge_softmax")),
     _patch(
         "dgl.backend.pytorch.sparse",

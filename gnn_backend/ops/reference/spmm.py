@@ -14,7 +14,13 @@ REDUCTIONS = ("sum", "mean", "max", "min")
 
 
 def gspmm(
-    graph: Graph, op: str, reduce: str, u: Tensor | None, e: Tensor | None
+    graph: Graph,
+    op: str,
+    reduce: str,
+    u: Tensor | None,
+    e: Tensor | None,
+    *,
+    arguments: bool = True,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """Combine source and edge features on each edge, and reduce them at the destination.
 
@@ -26,6 +32,8 @@ def gspmm(
     reduce : {"sum", "mean", "max", "min"}
     u : Tensor [num_src, *] or None
     e : Tensor [E, *] or None
+    arguments : bool
+        Whether max and min also give what won.
 
     Returns
     -------
@@ -63,8 +71,12 @@ def gspmm(
     if graph.num_edges == 0:
         out = torch.zeros(shape, dtype=messages.dtype, device=messages.device)
         arg = torch.zeros(shape, dtype=torch.int64, device=messages.device)
+        if not arguments:
+            return out, None, None
         return out, arg if lhs is not None else None, arg.clone() if rhs is not None else None
     out, won, found = extreme(messages, rows, shape, reduce)
+    if not arguments:
+        return out, None, None
     sources = csr.indices.long()[won]
     edges = won if ids is None else ids.long()[won]
     arg_u = torch.where(found, sources, 0) if lhs is not None else None

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
-from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from gnn_backend.runtime.device import DeviceEngine
-from gnn_backend.runtime.instances import BLOCK
+from gnn_backend.runtime.instances import BLOCK, Unit
 from gnn_backend.runtime.plan import MAX_GRID_Y
 from gnn_backend.runtime.selection import WARP
 from gnn_backend.runtime.sparse.instances import (
@@ -28,31 +27,22 @@ WARPS = BLOCK // WARP
 MERGED_ROWS = REDUCE_BLOCK // WARP  # split rows a block of a merge
 
 
-@dataclass(frozen=True)
-class Operand:
-    """A table [rows, ...] that is contiguous and aligned, and how its columns are found.
+class Operand(NamedTuple):
+    """How the columns of a table [rows, ...] that is contiguous and aligned are found.
 
-    ``offsets``: int32 [width] for ``table`` access.
+    ``offsets``: int32 [width] for ``table`` access. ``row_bytes`` is 0 where there is no table.
     """
 
-    tensor: Tensor | None = None
     access: str = "none"
+    row_bytes: int = 0
     offsets: Tensor | None = None
 
-    @cached_property
-    def words(self) -> tuple[int, int, int]:
+    def words(self, table: Tensor | None) -> tuple[int, int, int]:
         """``Table`` in kernels/edges.cuh: data, offsets, bytes a row."""
-        tensor = self.tensor
-        if tensor is None:
+        if table is None:
             return (0, 0, 0)
         offsets = 0 if self.offsets is None else self.offsets.data_ptr()
-        rows = max(1, tensor.shape[0])
-        return (tensor.data_ptr(), offsets, tensor.nbytes // rows)
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes a row, 0 for an operand that is not there."""
-        return self.words[2]
+        return (table.data_ptr(), offsets, self.row_bytes)
 
 
 def grid(tasks: int, layout: Columns | Heads, width: int) -> tuple[int, int]:
@@ -61,36 +51,35 @@ def grid(tasks: int, layout: Columns | Heads, width: int) -> tuple[int, int]:
     return -(-tasks // (WARPS * layout.tasks)), min(MAX_GRID_Y, tiles)
 
 
-@dataclass(frozen=True)
-class Result:
-    """What a reduction gives; the arguments where they were asked for."""
+class Result(NamedTuple):
+    """Rows that a reduction gives: values, and the arguments where they were asked for."""
 
     out: Tensor
     arg_source: Tensor | None = None
     arg_edge: Tensor | None = None
 
+    @property
+    def words(self) -> tuple[int, int, int]:
+        """Addresses, 0 for what is not there."""
+        out, source, edge = self
+        return (
+            out.data_ptr(),
+            0 if source is None else source.data_ptr(),
+            0 if edge is None else edge.data_ptr(),
+        )
 
-def spmm(
-    engine: DeviceEngine,
-    rows: Rows,
-    op: str,
-    reduce: str,
-    lhs: Operand,
-    rhs: Operand,
-    width: int,
-    dim: int,
-    arguments: bool,
-    nothing: int = 0,
-) -> Result:
-    """Reduce ``op(lhs, rhs)`` over the edges of every row.
+
+class Plan:
+    """Launches of one reduction over the same rows, but for where its tensors lie.
 
     Parameters
     ----------
-    engine : DeviceEngine
     rows : Rows
     op : str
         A key of ``instances.OPERATORS``.
     reduce : {"sum", "mean", "max", "min"}
+    dtype : torch.dtype
+        Of the operands.
     lhs, rhs : Operand
         Rows of the other end and of the edges.
     width, dim : int
@@ -99,90 +88,86 @@ def spmm(
         Also give the winners of an extreme.
     nothing : int
         The argument where nothing won.
-
-    Returns
-    -------
-    Result
-        ``out`` [num_rows, width], ``arg_source`` int32 and ``arg_edge`` of ``rows.edge_dtype``.
     """
-    first = lhs.tensor if lhs.tensor is not None else rhs.tensor
-    assert first is not None
-    name, kind = NAMES[first.dtype], "sum" if reduce == "mean" else reduce
-    accesses = (lhs.access, rhs.access)
-    columns = columns_for(name, width, accesses, dim)
-    unit = spmm_unit(op, kind, name, columns, accesses, rows.wide)
-    suffix = "_arg" if arguments else ""
-    job = _Job(engine, rows, first, width, lhs.tensor is not None and arguments,
-               rhs.tensor is not None and arguments)  # fmt: skip
-    args = SPMM_ARGS.pack(
-        rows.splits.tasks.data_ptr(),
-        rows.splits.num_tasks,
-        rows.csr.indices.data_ptr(),
-        0 if rhs.tensor is None else rows.edge_ids,
-        *lhs.words,
-        *rhs.words,
-        width,
-        dim,
-        reduce == "mean",
-        nothing,
-        *job.whole.words,
-        *job.partial.words,
-    )
-    blocks = grid(rows.splits.num_tasks, columns, width)
-    engine.launch(unit, unit.name + suffix, blocks, BLOCK, args)
-    if rows.num_heavy:
-        job.merge(name, kind + suffix, reduce == "mean", nothing)
-    return job.result
-
-
-class _Target:
-    """Rows that a kernel writes: values, and the arguments that are wanted."""
 
     def __init__(
-        self, count: int, width: int, values: torch.dtype, edges: torch.dtype, like: Tensor,
-        source: bool, edge: bool,
+        self, rows: Rows, op: str, reduce: str, dtype: torch.dtype, lhs: Operand, rhs: Operand,
+        width: int, dim: int, arguments: bool, nothing: int = 0,
     ) -> None:  # fmt: skip
-        shape = (count, width)
-        self.values = like.new_empty(shape, dtype=values)
-        self.source = like.new_empty(shape, dtype=torch.int32) if source else None
-        self.edge = like.new_empty(shape, dtype=edges) if edge else None
+        name, kind = NAMES[dtype], "sum" if reduce == "mean" else reduce
+        accesses, suffix = (lhs.access, rhs.access), "_arg" if arguments else ""
+        columns = columns_for(name, width, accesses, dim)
+        self.rows, self.lhs, self.rhs, self.width = rows, lhs, rhs, width
+        self.unit = spmm_unit(op, kind, name, columns, accesses, rows.wide)
+        self.entry = self.unit.name + suffix
+        self.blocks = grid(rows.splits.num_tasks, columns, width)
+        self.wide = torch.promote_types(dtype, torch.float32)
+        self.arguments = tuple(arguments and o.access != "none" for o in (lhs, rhs))
+        self._tasks = (
+            rows.splits.tasks.data_ptr(),
+            rows.splits.num_tasks,
+            rows.csr.indices.data_ptr(),
+            0 if rhs.access == "none" else rows.edge_ids,
+        )
+        self._numbers = (width, dim, reduce == "mean", nothing)
+        self._merge = self._merge_of(name, kind + suffix) if rows.num_heavy else None
 
-    @property
-    def words(self) -> tuple[int, int, int]:
-        source = 0 if self.source is None else self.source.data_ptr()
-        edge = 0 if self.edge is None else self.edge.data_ptr()
-        return (self.values.data_ptr(), source, edge)
-
-
-class _Job:
-    """Output and scratch memory of one call, which must live until the merge is launched."""
-
-    def __init__(
-        self, engine: DeviceEngine, rows: Rows, like: Tensor, width: int, source: bool, edge: bool
-    ) -> None:
-        self.engine, self.rows, self.width = engine, rows, width
-        wide = torch.promote_types(like.dtype, torch.float32)
-        ids, slots = rows.edge_dtype, rows.splits.num_slots
-        self.whole = _Target(rows.num_rows, width, like.dtype, ids, like, source, edge)
-        self.partial = _Target(slots, width, wide, ids, like, source, edge)
-
-    def merge(self, dtype: str, which: str, mean: bool, nothing: int) -> None:
-        splits, vector = self.rows.splits, merged_columns(dtype, self.width)
-        unit = reduce_merge_unit(dtype, vector, self.rows.wide)
-        args = REDUCE_MERGE_ARGS.pack(
-            splits.heavy_rows.data_ptr(),
-            splits.heavy_ptr.data_ptr(),
-            self.rows.heavy_degrees.data_ptr() if mean else 0,
-            self.rows.num_heavy,
+    def _merge_of(
+        self, dtype: str, which: str
+    ) -> tuple[Unit, str, tuple[int, int], tuple[int, ...]]:
+        """Unit, entry, blocks and first arguments of the merge of split rows."""
+        rows, vector = self.rows, merged_columns(dtype, self.width)
+        _, _, mean, nothing = self._numbers
+        unit = reduce_merge_unit(dtype, vector, rows.wide)
+        blocks = (-(-rows.num_heavy // MERGED_ROWS),
+                  min(MAX_GRID_Y, -(-self.width // (WARP * vector))))  # fmt: skip
+        first = (
+            rows.splits.heavy_rows.data_ptr(),
+            rows.splits.heavy_ptr.data_ptr(),
+            rows.heavy_degrees.data_ptr() if mean else 0,
+            rows.num_heavy,
             self.width,
             nothing,
-            *self.partial.words,
-            *self.whole.words,
         )
-        blocks = (-(-self.rows.num_heavy // MERGED_ROWS),
-                  min(MAX_GRID_Y, -(-self.width // (WARP * vector))))  # fmt: skip
-        self.engine.launch(unit, f"{unit.name}_{which}", blocks, REDUCE_BLOCK, args)
+        return unit, f"{unit.name}_{which}", blocks, first
 
-    @property
-    def result(self) -> Result:
-        return Result(self.whole.values, self.whole.source, self.whole.edge)
+    def run(self, engine: DeviceEngine, lhs: Tensor | None, rhs: Tensor | None) -> Result:
+        """Reduce ``op(lhs, rhs)`` over the edges of every row.
+
+        Parameters
+        ----------
+        engine : DeviceEngine
+        lhs, rhs : Tensor or None
+            Contiguous and aligned, as the operands of the plan say.
+
+        Returns
+        -------
+        Result
+            ``out`` [num_rows, width], ``arg_source`` int32 and ``arg_edge`` of ``rows.edge_dtype``.
+        """
+        first = lhs if lhs is not None else rhs
+        assert first is not None
+        whole = self._target(first, self.rows.num_rows, first.dtype)
+        partial, split = (0, 0, 0), None
+        if self._merge is not None:
+            split = self._target(first, self.rows.splits.num_slots, self.wide)
+            partial = split.words
+        args = SPMM_ARGS.pack(
+            *self._tasks, *self.lhs.words(lhs), *self.rhs.words(rhs), *self._numbers,
+            *whole.words, *partial,
+        )  # fmt: skip
+        engine.launch(self.unit, self.entry, self.blocks, BLOCK, args)
+        if self._merge is not None:
+            unit, entry, blocks, numbers = self._merge
+            args = REDUCE_MERGE_ARGS.pack(*numbers, *partial, *whole.words)
+            engine.launch(unit, entry, blocks, REDUCE_BLOCK, args)
+        del split  # not before the merge is launched
+        return whole
+
+    def _target(self, like: Tensor, count: int, dtype: torch.dtype) -> Result:
+        shape, (source, edge) = (count, self.width), self.arguments
+        return Result(
+            like.new_empty(shape, dtype=dtype),
+            like.new_empty(shape, dtype=torch.int32) if source else None,
+            like.new_empty(shape, dtype=self.rows.edge_dtype) if edge else None,
+        )

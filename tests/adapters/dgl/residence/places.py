@@ -15,7 +15,7 @@ import dgl
 
 import gnn_backend
 from gnn_backend.adapters.dgl.residence.index import ResidentIndex
-from gnn_backend.config import override
+from gnn_backend.config import config, override
 from gnn_backend.profile import Profile
 
 
@@ -53,8 +53,13 @@ class Place:
         with self.standing_in():
             return function(*self.put(args))
 
-    def check(self, function: Callable[..., Any], *args: Any, detours: int = 0) -> Any:
-        """Call on stock and on resident arguments; both must give the same, or both raise."""
+    def check(
+        self, function: Callable[..., Any], *args: Any, detours: int = 0, on_cpu: bool = False
+    ) -> Any:
+        """Call on stock and on resident arguments; both must give the same, or both raise.
+
+        With ``on_cpu`` the result is to be on the CPU, where DGL has it for graphs on CUDA too.
+        """
         wanted, error = _outcome(function, *args)
         with self.standing_in(), gnn_backend.profile() as profile:
             there = self.put(args)
@@ -62,10 +67,23 @@ class Place:
         assert (error is None) == (ours is None), f"stock: {error!r}, resident: {ours!r}"
         assert sum(profile.detours.values()) <= detours, dict(profile.detours)
         if error is None:
-            assert_same(found, wanted, self.device)
+            assert_same(found, wanted, torch.device("cpu") if on_cpu else self.device)
             return found
         assert isinstance(ours, (dgl.DGLError, type(error))), repr(ours)
         return None
+
+
+class CpuAlone:
+    """DGL's backend as its functions for the CPU alone see it: the stand-in is not the CPU."""
+
+    def __init__(self, backend: Any) -> None:
+        self._backend = backend
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._backend, name)
+
+    def cpu(self) -> torch.device:
+        return torch.device("meta" if config.residence_standin else "cpu")
 
 
 STANDIN = Place("standin", torch.device("cpu"))
@@ -105,6 +123,8 @@ def assert_same(found: Any, wanted: Any, device: torch.device) -> None:
             assert torch.equal(found.cpu().to_dense(), wanted.to_dense())
         else:
             assert torch.equal(found.cpu(), wanted), f"{found} is not {wanted}"
+    elif isinstance(wanted, float):
+        assert found == pytest.approx(wanted, rel=1e-5)
     elif isinstance(wanted, (list, tuple)):
         assert len(found) == len(wanted)
         for one, other in zip(found, wanted, strict=True):

@@ -291,21 +291,21 @@ def test_verification_compares_with_plain_torch(place: Place, monkeypatch: Any) 
     with place.standing_in(), gnn_backend.enabled(hosts="dgl", mode="verify"):
         dgl.ops.copy_u_max(g, g.ndata["x"])
 
-        def wrong(*args: Any) -> Any:
-            out, *arguments = reference.gspmm(*args)
+        def wrong(*args: Any, **kwargs: Any) -> Any:
+            out, *arguments = reference.gspmm(*args, **kwargs)
             return out + 1, *arguments
 
-        replacement = Dispatcher("dgl.gspmm", lambda *_: None, wrong, switch="dgl.residence")
+        replacement = Dispatcher("dgl.gspmm", lambda *_, **__: None, wrong, switch="dgl.residence")
         monkeypatch.setitem(kernels.OPERATORS, "gspmm", replacement(reference.gspmm))
         with pytest.raises(gnn_backend.errors.VerificationError, match=r"dgl\.gspmm"):
             dgl.ops.copy_u_max(g, g.ndata["x"])
 
 
 def test_strict_mode_refuses_plain_torch(place: Place, monkeypatch: Any) -> None:
-    def absent(*args: Any) -> Any:
+    def absent(*args: Any, **kwargs: Any) -> Any:
         raise Unsupported("no-cupy")
 
-    replacement = Dispatcher("dgl.gspmm", lambda *_: None, absent, switch="dgl.residence")
+    replacement = Dispatcher("dgl.gspmm", lambda *_, **__: None, absent, switch="dgl.residence")
     monkeypatch.setitem(kernels.OPERATORS, "gspmm", replacement(reference.gspmm))
     g = place.graph(star())
     strict = gnn_backend.enabled(hosts="dgl", mode="strict")

@@ -134,6 +134,9 @@ def test_messages(place: Place, kind: Any, idtype: torch.dtype, message: str, re
     g = kind(idtype)
     if g.num_nodes(g.canonical_etypes[0][0]) == 0:
         pytest.skip("stock fails on a graph without nodes")
+    empty = g.num_edges(g.canonical_etypes[0]) == 0
+    if empty and reduce in ("max", "min") and message != "copy_u":
+        pytest.skip("stock looks for the winners among no edges")
     place.check(lambda g: updated(g, MESSAGES[message], REDUCES[reduce]), g)
 
 
@@ -207,13 +210,15 @@ def test_the_table_of_operators(place: Place, monkeypatch: pytest.MonkeyPatch) -
     """A function in the table runs, and the reference where it is not up to the call."""
     dtypes = []
 
-    def without_double(graph: Any, op: str, reduce: str, u: Any, e: Any) -> Any:
+    def without_double(graph: Any, op: str, reduce: str, u: Any, e: Any, **kwargs: Any) -> Any:
         dtypes.append(u.dtype)
         if u.dtype == torch.float64:
             raise Unsupported("dtype-float64")
-        return reference.gspmm(graph, op, reduce, 2 * u, e)
+        return reference.gspmm(graph, op, reduce, 2 * u, e, **kwargs)
 
-    dispatcher = Dispatcher("dgl.gspmm", lambda *_: None, without_double, switch="dgl.residence")
+    dispatcher = Dispatcher(
+        "dgl.gspmm", lambda *_, **__: None, without_double, switch="dgl.residence"
+    )
     monkeypatch.setitem(kernels.OPERATORS, "gspmm", dispatcher(reference.gspmm))
     g = place.graph(homogeneous(torch.int64))
     x, degree = g.ndata["x"], g.in_degrees()[:, None]

@@ -215,7 +215,7 @@ def test_explain_without_a_call(fake):
         ("3", symbol, False, "edge-features"),
     ]
     assert not told.accelerated and not told.sampled
-    assert "score" in told.layers[2].explanation and "edge-features" in str(told)
+    assert "Edge features" in told.layers[2].explanation and "edge-features" in str(told)
 
 
 def test_explain_with_a_sample_call_changes_nothing(fake):

@@ -225,3 +225,13 @@ def test_bad_arguments(fake):
             gnn_backend.compare(fake.load().Conv(), x(), repeats=repeats)
     with pytest.raises(TypeError, match="stock: wrong width"):
         gnn_backend.compare(fake.load().Conv(), torch.ones(2, 5))
+
+
+@pytest.mark.usefixtures("twin_engine")
+def test_attention_dropout_is_compared_on_one_mask():
+    nn = pytest.importorskip("torch_geometric").nn
+    edges = torch.tensor([[0, 1, 2, 2, 0], [1, 2, 0, 1, 2]])
+    found = gnn_backend.compare(
+        nn.GATConv(4, 3, 2, dropout=0.5), torch.randn(3, 4), edges, repeats=1
+    )
+    assert found.accelerated and max(found.max_rel_error.values()) < 2e-5

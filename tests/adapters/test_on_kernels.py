@@ -6,12 +6,14 @@ adapters of each host.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
+from gnn_backend import config
 from tests.adapters.attention import check_equals_stock
 from tests.adapters.pyg.helpers import edges, normal
 
@@ -54,6 +56,7 @@ LAYERS: dict[str, Callable[[], None]] = {
     "PyG GATv2Conv with dropout": lambda: _pyg("GATv2Conv", False, dropout=0.4),
     "PyG TransformerConv": lambda: _pyg("TransformerConv", False),
     "PyG TransformerConv with all": lambda: _pyg("TransformerConv", True, beta=True),
+    "PyG SuperGATConv": lambda: _pyg("SuperGATConv", False, dropout=0.4),
     "PyG AGNNConv": lambda: _pyg("AGNNConv", False),
     "DGL GATConv": lambda: _dgl("GATConv", False),
     "DGL EdgeGATConv with all": lambda: _dgl("EdgeGATConv", True, attn_drop=0.4),
@@ -63,7 +66,21 @@ LAYERS: dict[str, Callable[[], None]] = {
 }
 
 
+#: On the device kernels as well, run on the host.
+EMULATED = ("PyG GATConv with all", "PyG TransformerConv with all", "DGL EdgeGATConv with all",
+            "DGL AGNNConv")  # fmt: skip
+
+
 @pytest.mark.parametrize("name", LAYERS)
 def test_equals_stock(name: str) -> None:
     torch.manual_seed(0)
     LAYERS[name]()
+
+
+@pytest.mark.parametrize("name", EMULATED)
+def test_equals_stock_on_the_emulator(name: str) -> None:
+    if shutil.which("g++") is None:
+        pytest.skip("no g++ to compile the kernels with")
+    torch.manual_seed(0)
+    with config.override(cpu_target="emulator"):
+        LAYERS[name]()

@@ -150,14 +150,10 @@ LAYERS = {
     ),
     "SAGEConv mean": (lambda: dglnn.SAGEConv(3, 4, "mean"), ("gspmm",)),
     "SAGEConv pool": (lambda: dglnn.SAGEConv(3, 4, "pool"), ("gspmm",)),
-    "GATConv": (
-        lambda: dglnn.GATConv(3, 4, 2, allow_zero_in_degree=True),
-        ("gspmm", "gsddmm", "edge_softmax", "edge_softmax_backward"),
-    ),
+    "GATConv": (lambda: dglnn.GATConv(3, 4, 2, allow_zero_in_degree=True), ("GATConv",)),
     "GINConv": (lambda: dglnn.GINConv(torch.nn.Linear(3, 4), "max"), ("gspmm",)),
     "DotGatConv": (
-        lambda: dglnn.DotGatConv(3, 4, 2, allow_zero_in_degree=True),
-        ("gspmm", "gsddmm", "edge_softmax"),
+        lambda: dglnn.DotGatConv(3, 4, 2, allow_zero_in_degree=True), ("DotGatConv",),
     ),
 }  # fmt: skip
 

@@ -19,6 +19,8 @@ NAMED_GRAPHS: dict[str, tuple[int, int]] = {
     "reddit-like": (232_965, 114_615_892),
     "products-like": (2_449_029, 123_718_280),
 }
+#: Stochastic block models by name: nodes, nodes a block, density.
+BLOCK_MODELS: dict[str, tuple[int, int, float]] = {"block-model": (16_384, 256, 0.5)}
 
 
 #: What numpy raises for a file that is empty, cut off, damaged, or a plain ``.npy``.
@@ -170,7 +172,7 @@ def load_npz(path: str | Path) -> GraphData:
     """
     path = Path(path)
     if not path.is_file():
-        known = ", ".join(NAMED_GRAPHS)
+        known = ", ".join((*NAMED_GRAPHS, *BLOCK_MODELS))
         raise invalid("graph", "no such file", str(path), f"an npz file or one of {known}")
     try:
         with np.load(path, allow_pickle=False) as archive:
@@ -189,10 +191,14 @@ def load_npz(path: str | Path) -> GraphData:
 
 
 def load(name_or_path: str, *, device: torch.device | str = "cpu", seed: int = 0) -> GraphData:
-    """Graph by name (see ``NAMED_GRAPHS``; drawn on ``device``) or from an npz file."""
+    """Graph by name (``NAMED_GRAPHS``, ``BLOCK_MODELS``; drawn there) or from an npz file."""
     if name_or_path in NAMED_GRAPHS:
         nodes, edges = NAMED_GRAPHS[name_or_path]
         return GraphData(name_or_path, rmat(nodes, edges, seed=seed, device=device), nodes)
+    if name_or_path in BLOCK_MODELS:
+        nodes, block, density = BLOCK_MODELS[name_or_path]
+        drawn = block_model(nodes, block, density, seed=seed, device=device)
+        return GraphData(name_or_path, drawn, nodes)
     return load_npz(name_or_path).to(device)
 
 

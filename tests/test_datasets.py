@@ -114,3 +114,9 @@ def test_block_model_is_dense_within_blocks_alone() -> None:
 def test_no_block_model(arguments: tuple[int, int, float]) -> None:
     with pytest.raises(InvalidArgument, match="not a graph"):
         datasets.block_model(*arguments)
+
+
+def test_a_block_model_by_name() -> None:
+    graph = datasets.load("block-model")
+    assert graph.num_nodes == 16_384 and 2_000_000 < graph.num_edges < 2_200_000
+    assert torch.equal(graph.edge_index[0] // 256, graph.edge_index[1] // 256)

@@ -24,8 +24,10 @@ from gnn_backend.bench.attention_operators import (
 from gnn_backend.bench.environment import cpu_report, device_report, document
 from gnn_backend.bench.hosts import Shape
 from gnn_backend.bench.rivals import turbo_gnn
+from gnn_backend.config import override
 from gnn_backend.datasets import GraphData, load
 from gnn_backend.graph import Graph
+from gnn_backend.runtime import block_choice, block_sparse
 
 _COPIED_BYTES = 1 << 30
 _LARGEST_VARIANT = 16 << 30  # bytes of a variant's edge tensors; larger ones are left out
@@ -109,6 +111,7 @@ def _row(name: str, data: GraphData, dtype: str, settings: Settings) -> dict[str
         row["yardstick"] = _yardstick(graph, data, dtype, settings)
         if settings.variants:
             row["variants"] = _variants(op, graph, kind, row["ours"], settings)
+            row["paths"] = _paths(op, graph, kind, settings)
         if op.name == "gatv2":
             inputs = _inputs(op, graph, kind, settings)
             row["turbo_gnn"] = turbo_gnn(graph, inputs, settings)
@@ -174,22 +177,54 @@ def _variants(
     op: AttentionOperator, graph: Graph, dtype: torch.dtype, plain: dict[str, Any],
     settings: Settings,
 ) -> dict[str, Any]:  # fmt: skip
-    """Variants of the operator: times, and what they cost over the plain one."""
+    """Variants of the operator, with edges as given and in CSR order: times and what they cost."""
     rate, found = _rate(settings), {}
+    csr = graph.by_dst
+    in_order = Graph.from_csr(csr.indptr, csr.indices, graph.num_src)
     for name, variant in op.variants.items():
         _release(settings)
         added = _inputs(op, graph, dtype, settings, variant)
         if sum(t.numel() * t.element_size() for t in added.values()) > _LARGEST_VARIANT:
             continue
-        sizes = [edge_bytes(graph, added, backward) for backward in (False, True)]
-        del added
-        measured = found[name] = _ours(op, graph, dtype, settings, variant)
-        for timed, size in zip(("forward", "forward_backward"), sizes, strict=True):
-            key = f"{timed}_replay_ms"
-            more = measured[key] - plain[key]
-            ratio = more / (size / rate) if size else measured[key] / plain[key]
-            measured[f"{timed}_ratio"] = round(ratio, 3)
-            measured[f"{timed}_own_bytes"] = size
+        found[name] = _cost(op, graph, dtype, plain, settings, variant, added, rate)
+        found[name]["csr_order"] = _cost(op, in_order, dtype, plain, settings, variant, added, rate)
+    return found
+
+
+def _cost(
+    op: AttentionOperator, graph: Graph, dtype: torch.dtype, plain: dict[str, Any],
+    settings: Settings, variant: Variant, added: Inputs, rate: float,
+) -> dict[str, Any]:  # fmt: skip
+    """Times of a variant; its ratios: what it takes more over own bytes, or its time over plain."""
+    measured = _ours(op, graph, dtype, settings, variant)
+    for timed in ("forward", "forward_backward"):
+        size = edge_bytes(graph, added, timed == "forward_backward")
+        key = f"{timed}_replay_ms"
+        more = measured[key] - plain[key]
+        ratio = more / (size / rate) if size else measured[key] / plain[key]
+        measured[f"{timed}_ratio"] = round(ratio, 3)
+        measured[f"{timed}_own_bytes"] = size
+    return measured
+
+
+def _paths(
+    op: AttentionOperator, graph: Graph, dtype: torch.dtype, settings: Settings
+) -> dict[str, Any]:
+    """Times over rows and over tiles, and which each direction takes by itself; empty: no tiles."""
+    shape = settings.shape
+    if op.name != "dot" or block_sparse.cannot(dtype, shape.heads, shape.dim) is not None:
+        return {}
+    found: dict[str, Any] = {
+        "edges_per_tile": round(graph.block_stats("dst").edges_per_tile, 1),
+        "tiles_chosen": {
+            direction: block_choice.prefers_tiles(graph, direction, dtype, shape.heads, shape.dim)
+            for direction in ("dst", "src")
+        },
+    }
+    for path in ("rows", "tiles"):
+        _release(settings)
+        with override(attention_path=path):
+            found[path] = _ours(op, graph, dtype, settings)
     return found
 
 

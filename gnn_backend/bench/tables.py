@@ -46,8 +46,15 @@ def _row_table(op: AttentionOperator, row: dict[str, Any], title: str) -> Table:
         replay = ours["forward_replay_ms"], ours["forward_backward_replay_ms"]
         table.add_row("operator, graph replay", *map(_ms, replay), "-")
     _add(table, "operator, eager", ours)
+    paths = row.get("paths", {})
+    for name in ("rows", "tiles"):
+        if name in paths:
+            forward, both = (f"{timed}_replay_ms" for timed in ("forward", "forward_backward"))
+            replay = paths[name][forward], paths[name][both]
+            table.add_row(f"operator over {name}, graph replay", *map(_ms, replay), "-")
     for name, measured in row.get("variants", {}).items():
         table.add_row(f"operator with {name}, graph replay", *_variant_cells(name, measured))
+        table.add_row("... edges in CSR order", *_variant_cells(name, measured["csr_order"]))
     for key, label in _LAYERS:
         _add(table, label.format(layer=op.layer), row["layers"].get(key))
     _add(table, "Turbo-GNN operator, eager", row.get("turbo_gnn"))

@@ -23,7 +23,8 @@ def attention(
         str | None,
         typer.Option(
             help="Named graphs or npz files, comma-separated. Named: arxiv-like, reddit-like, "
-            "products-like, tolokers-like. Default: the first three on a GPU, else the last.",
+            "products-like, tolokers-like, block-model. Default: the first three on a GPU, else "
+            "tolokers-like.",
         ),
     ] = None,
     json_file: Annotated[

@@ -109,11 +109,25 @@ def test_other_operators(graph_file: Path, pretend_gpu: None, name: str) -> None
     assert row["ratios"][both] == pytest.approx(1 / whole, abs=1e-3)
     assert set(row["variants"]) == set(attention.OPERATORS[name].variants)
     assert row["variants"]["dropout"]["forward_ratio"] == 1.0
+    assert row["variants"]["dropout"]["csr_order"]["forward_ratio"] == 1.0
+    assert row["paths"] == {}  # no tiles of float32
     edges = row["variants"]["edge_logit" if name == "gat" else "edge_bias"]
     values, ids = 200 * 2 * 4, 200 * 4
     assert edges["forward_own_bytes"] == values + ids
     assert edges["forward_backward_own_bytes"] == 4 * values + 3 * ids
     assert "turbo_gnn" not in row
+
+
+def test_rows_and_tiles(graph_file: Path, pretend_gpu: None) -> None:
+    chosen = attention.Settings(
+        Shape(8, 16, 1), "cpu", ("bfloat16",), operator="dot", variants=True
+    )
+    with override(cpu_target="emulator"):
+        (row,) = attention.run([str(graph_file)], chosen, lambda line: None)["graphs"]
+    assert row["paths"]["tiles_chosen"] == {"dst": False, "src": False}
+    assert row["paths"]["edges_per_tile"] > 0
+    assert row["paths"]["rows"]["forward_replay_ms"] == 1.0
+    assert row["paths"]["tiles"]["forward_backward_replay_ms"] == 1.0
 
 
 def test_shapes(graph_file: Path, pretend_gpu: None) -> None:

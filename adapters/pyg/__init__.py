@@ -11,12 +11,19 @@ from typing import TYPE_CHECKING, Any
 from gnn_backend.adapters.pyg.cache import cached_bytes, clear_cache
 
 if TYPE_CHECKING:
-    from gnn_backend.adapters.pyg.modules import AGNNConv, GATConv, GATv2Conv, TransformerConv
+    from gnn_backend.adapters.pyg.modules import (
+        AGNNConv,
+        GATConv,
+        GATv2Conv,
+        SuperGATConv,
+        TransformerConv,
+    )
 
 __all__ = [
     "AGNNConv",
     "GATConv",
     "GATv2Conv",
+    "SuperGATConv",
     "TransformerConv",
     "cached_bytes",
     "clear_cache",

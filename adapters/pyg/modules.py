@@ -18,7 +18,7 @@ import torch_geometric.nn
 from torch import Tensor  # noqa: F401, named in the declarations below
 from torch_geometric.typing import OptPairTensor, OptTensor, PairTensor  # noqa: F401
 
-from gnn_backend.adapters.pyg import agnn, conv, gat, transformer
+from gnn_backend.adapters.pyg import agnn, conv, gat, supergat, transformer
 from gnn_backend.dispatch import Dispatcher
 from gnn_backend.patching import stock
 
@@ -38,6 +38,7 @@ def _accelerated(layer: str, adapter: ModuleType) -> Any:
 _gatconv = _accelerated("GATConv", gat)
 _gatv2conv = _accelerated("GATv2Conv", conv)
 _transformerconv = _accelerated("TransformerConv", transformer)
+_supergatconv = _accelerated("SuperGATConv", supergat)
 _agnnconv = _accelerated("AGNNConv", agnn)
 
 
@@ -77,3 +78,12 @@ class AGNNConv(torch_geometric.nn.AGNNConv):
         """Run the layer; see :class:`torch_geometric.nn.AGNNConv`."""
         # propagate_type: (x: Tensor, x_norm: Tensor)
         return _agnnconv(self, *args, **kwargs)
+
+
+class SuperGATConv(torch_geometric.nn.SuperGATConv):
+    """:class:`torch_geometric.nn.SuperGATConv`, accelerated without ``enable()``."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the layer; see :class:`torch_geometric.nn.SuperGATConv`."""
+        # propagate_type: (x: Tensor)
+        return _supergatconv(self, *args, **kwargs)

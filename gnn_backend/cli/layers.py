@@ -81,7 +81,9 @@ def _names(host: str) -> dict[str, list[str]]:
     patches = [patch for patch in registry.known() if patch.host == host]
     if host != "dgl":
         patched = {patch.layer for patch in patches}
-        return {name: [] if name in patched else ["no-kernel"] for name in classes}
+        untried = {name: [f"not run: {why}"] for name, why in hosts.PYG_NOT_COMPARED.items()}
+        plain = {name: [] if name in patched else ["no-kernel"] for name in classes}
+        return plain | {name: untried[name] for name in untried if name in classes}
     from gnn_backend.bench import dgl_layers
 
     unfit = dgl_layers.NOT_COMPARED

@@ -175,8 +175,8 @@ def test_a_wrong_kernel_shows(standin: None, monkeypatch: pytest.MonkeyPatch) ->
 
     correct = kernels.OPERATORS["gspmm"]
 
-    def wrong(*args: Any) -> Any:
-        out, *arguments = correct(*args)
+    def wrong(*args: Any, **options: Any) -> Any:
+        out, *arguments = correct(*args, **options)
         return out * 1.001, *arguments
 
     monkeypatch.setitem(kernels.OPERATORS, "gspmm", wrong)

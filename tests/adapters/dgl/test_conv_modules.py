@@ -193,3 +193,16 @@ def test_real_graph() -> None:
     want = gradients(conv, graph, feat)
     with fused():
         assert_equal(gradients(conv, graph, feat), want)
+
+
+@pytest.mark.usefixtures("twin_engine")
+@pytest.mark.parametrize("name", [n for n in adapter.__all__ if n.endswith("Conv")])
+def test_every_ready_class(name: str) -> None:
+    sizes = {"AGNNConv": (), "EdgeGATConv": (6, 3, 4, 2)}.get(name, (6, 4, 2))
+    conv = getattr(adapter, name)(*sizes, allow_zero_in_degree=True)
+    further = [torch.ones(GRAPH.num_edges(), 3)] if name == "EdgeGATConv" else []
+    with gnn_backend.profile() as profile:
+        got = conv(GRAPH, FEAT, *further)
+    assert profile.accelerated == 1 and profile.launches
+    with gnn_backend.disabled():
+        torch.testing.assert_close(got, conv(GRAPH, FEAT, *further), rtol=2e-5, atol=2e-5)

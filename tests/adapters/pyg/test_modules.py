@@ -19,6 +19,7 @@ from tests.adapters.pyg.helpers import assert_equal, edges, fused, gradients, no
 from tests.cases.cases import check_module_roundtrip
 
 pytest.importorskip("torch_geometric")
+import torch_geometric
 from torch_geometric.nn import GATv2Conv
 
 X, EDGES = normal(12, 6), edges(12, 12)
@@ -185,3 +186,16 @@ def test_adapter_imports_without_pyg() -> None:
     assert "clear:" in done.stdout and "torch_geometric" in done.stdout
     with pytest.raises(AttributeError, match="Nothing"):
         pyg.Nothing  # noqa: B018
+
+
+@pytest.mark.usefixtures("twin_engine")
+@pytest.mark.parametrize("name", [n for n in pyg.__all__ if n.endswith("Conv")])
+def test_every_ready_class(name: str) -> None:
+    sizes = () if name == "AGNNConv" else (X.shape[1], 4, 2)
+    conv = getattr(pyg, name)(*sizes)
+    assert isinstance(conv, getattr(torch_geometric.nn, name))
+    with gnn_backend.profile() as profile:
+        got = conv.eval()(X, EDGES)
+    assert profile.accelerated == 1 and profile.launches
+    with gnn_backend.disabled():
+        torch.testing.assert_close(got, conv(X, EDGES), rtol=2e-5, atol=2e-5)

@@ -194,3 +194,16 @@ def test_exported_program_holds_stock_operators() -> None:
         program = torch.export.export(conv, (X, EDGES))
     assert not [n for n in program.graph.nodes if "gnn_backend" in str(n.target)]
     assert torch.allclose(program.module()(X, EDGES), conv(X, EDGES), atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["GATConv", "TransformerConv", "AGNNConv"])
+def test_other_attention_layers_compile_to_the_stock_code(name: str) -> None:
+    nn = pytest.importorskip("torch_geometric").nn
+    conv = nn.AGNNConv() if name == "AGNNConv" else getattr(nn, name)(6, 4, 2)
+    x, edge_index = normal(12, 6), edges(12, 12)
+    want = conv(x, edge_index)
+    torch._dynamo.reset()
+    with gnn_backend.enabled(hosts="pyg"), gnn_backend.profile() as profile:
+        got = torch.compile(conv, backend="eager")(x, edge_index)
+    assert not profile.launches
+    torch.testing.assert_close(got, want)

@@ -27,8 +27,14 @@ from gnn_backend.bench.rivals import turbo_gnn
 from gnn_backend.config import override
 from gnn_backend.datasets import GraphData, load
 from gnn_backend.graph import Graph
+from gnn_backend.graph.graph import Direction
 from gnn_backend.runtime import block_choice, block_sparse
 
+_PASSES: dict[str, tuple[Direction, bool]] = {
+    "forward": ("dst", False),
+    "backward_dst": ("dst", True),
+    "backward_src": ("src", True),
+}
 _COPIED_BYTES = 1 << 30
 _LARGEST_VARIANT = 16 << 30  # bytes of a variant's edge tensors; larger ones are left out
 
@@ -214,11 +220,12 @@ def _paths(
     shape = settings.shape
     if op.name != "dot" or block_sparse.cannot(dtype, shape.heads, shape.dim) is not None:
         return {}
+    sizes = shape.heads, shape.dim
     found: dict[str, Any] = {
         "edges_per_tile": round(graph.block_stats("dst").edges_per_tile, 1),
         "tiles_chosen": {
-            direction: block_choice.prefers_tiles(graph, direction, dtype, shape.heads, shape.dim)
-            for direction in ("dst", "src")
+            name: block_choice.prefers_tiles(graph, direction, dtype, *sizes, backward)
+            for name, (direction, backward) in _PASSES.items()
         },
     }
     for path in ("rows", "tiles"):

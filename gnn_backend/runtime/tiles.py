@@ -34,8 +34,14 @@ def possible(functor: Functor, options: Options) -> bool:
     return functor.name == "dot" and options in (PLAIN, _BIASED)
 
 
-def chosen(graph: Graph, direction: Direction, operands: Mapping[str, Tensor]) -> bool:
-    """Whether a pass over the rows of ``direction`` takes tiles."""
+def chosen(
+    graph: Graph, direction: Direction, operands: Mapping[str, Tensor], backward: bool = False
+) -> bool:
+    """Whether a pass over the rows of ``direction`` takes tiles.
+
+    With a term of the logits only where that is asked for: the table that its values are spread
+    to costs more than the tensor cores save.
+    """
     path = get_config().attention_path
     if path == "rows":
         return False
@@ -43,7 +49,9 @@ def chosen(graph: Graph, direction: Direction, operands: Mapping[str, Tensor]) -
     form = query.dtype, query.shape[1], query.shape[2]
     if path == "tiles":
         return block_sparse.cannot(*form) is None and query.numel() > 0
-    return block_choice.prefers_tiles(graph, direction, *form)
+    if "edge_bias" in operands:
+        return False
+    return block_choice.prefers_tiles(graph, direction, *form, backward)
 
 
 def forward(
@@ -69,7 +77,7 @@ def backward(
         tiled = saved.lse.dim() == 2
         take = {"dst": tiled, "src": tiled}
     else:
-        take = {d: chosen(graph, d, operands) for d in set(_DIRECTIONS.values())}
+        take = {d: chosen(graph, d, operands, True) for d in set(_DIRECTIONS.values())}
     mine = {name for name in needs if take[_DIRECTIONS[name]]}
     if not mine:
         return {}

@@ -124,7 +124,7 @@ def test_rows_and_tiles(graph_file: Path, pretend_gpu: None) -> None:
     )
     with override(cpu_target="emulator"):
         (row,) = attention.run([str(graph_file)], chosen, lambda line: None)["graphs"]
-    assert row["paths"]["tiles_chosen"] == {"dst": False, "src": False}
+    assert not any(row["paths"]["tiles_chosen"].values()) and len(row["paths"]["tiles_chosen"]) == 3
     assert row["paths"]["edges_per_tile"] > 0
     assert row["paths"]["rows"]["forward_replay_ms"] == 1.0
     assert row["paths"]["tiles"]["forward_backward_replay_ms"] == 1.0

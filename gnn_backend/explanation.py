@@ -12,6 +12,7 @@ from gnn_backend.dispatch import Dispatcher, lenient, observing
 from gnn_backend.errors import invalid
 from gnn_backend.instances import overrides, patch_of
 from gnn_backend.patching import State, registry
+from gnn_backend.profile import profile
 from gnn_backend.reasons import REASONS
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ class Explanation:
 
     layers: list[LayerReport]
     sampled: bool
+    choices: list[str] = dataclasses.field(default_factory=list)
+    """What attention ran with in the sample call, and why."""
 
     @property
     def accelerated(self) -> bool:
@@ -100,7 +103,8 @@ def explain(model: nn.Module, *args: Any, **kwargs: Any) -> Explanation:
     if not isinstance(model, nn.Module):
         raise invalid("model", "not a module", type(model).__name__, "a torch.nn.Module")
     sampled = bool(args or kwargs)
-    decisions = _sample(model, args, kwargs) if sampled else []
+    with profile() as record:
+        decisions = _sample(model, args, kwargs) if sampled else []
     layers = []
     for name, layer in model.named_modules():
         mine = [(s, ok, r) for s, who, ok, r in decisions if who is layer]
@@ -110,7 +114,7 @@ def explain(model: nn.Module, *args: Any, **kwargs: Any) -> Explanation:
     rest = [(s, ok, r) for s, who, ok, r in decisions if id(who) not in known]
     for symbol in dict.fromkeys(s for s, _, _ in rest):
         layers.append(_decided("(function)", symbol, [d for d in rest if d[0] == symbol]))
-    return Explanation(layers, sampled)
+    return Explanation(layers, sampled, list(record.choices))
 
 
 def _sample(model: nn.Module, args: Any, kwargs: Any) -> list[tuple[str, Any, bool, str | None]]:

@@ -6,6 +6,7 @@ import dataclasses
 import os
 import threading
 from collections import Counter
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -60,6 +61,9 @@ class Profile:
         """Sparse operators that the host answered by itself: on CPU tensors, which have no kernels
         for them. Not among the calls, for no call of a layer fell back."""
 
+        self.choices: Counter[str] = Counter()
+        """What attention ran with and why, forward passes; only inside a ``with`` block."""
+
     @property
     def accelerated(self) -> int:
         """Calls that ran our kernels."""
@@ -109,6 +113,7 @@ class Profile:
             ],
             "detours": dict(sorted(self.detours.items())),
             "host_operators": dict(sorted(self.host_operators.items())),
+            "choices": dict(sorted(self.choices.items())),
             "by_symbol": {
                 symbol: {**vars(stats), "reasons": dict(stats.reasons)}
                 for symbol, stats in sorted(self.by_symbol.items())
@@ -174,7 +179,7 @@ class _Totals(Profile):
 
     def __enter__(self) -> Profile:
         self.by_symbol, self.launches = {}, Counter()
-        self.detours, self.host_operators = Counter(), Counter()
+        self.detours, self.host_operators, self.choices = Counter(), Counter(), Counter()
         return super().__enter__()
 
 
@@ -183,6 +188,16 @@ def count_launch(target: str, name: str) -> None:
     with _lock:
         for sink in _collecting:
             sink.launches[target, name] += 1
+
+
+def note_choice(text: Callable[[], str]) -> None:
+    """Record what a call runs with; ``text`` is asked only where somebody collects."""
+    if len(_collecting) == 1:
+        return
+    chosen = text()
+    with _lock:
+        for sink in _collecting[1:]:
+            sink.choices[chosen] += 1
 
 
 def count_detour(name: str) -> None:

@@ -53,6 +53,8 @@ def explanation_table(explanation: Explanation) -> Table:
         table.add_row(name, layer.symbol, runs, layer.reason or "", layer.explanation or "")
     if not explanation.sampled:
         table.caption = "without a sample call: only what the layers themselves show"
+    elif explanation.choices:
+        table.caption = "\n".join(explanation.choices)
     return table
 
 

@@ -318,3 +318,12 @@ def test_autotune_is_a_setting_of_enable():
         gnn_backend.enable(autotune=False)
         assert not config.get_config().autotune
         gnn_backend.disable()
+
+
+def test_explain_says_what_attention_runs_with():
+    conv = pytest.importorskip("torch_geometric.nn").TransformerConv(4, 4)
+    edges = torch.tensor([[0, 1, 2], [1, 2, 0]])
+    said = gnn_backend.explain(conv, torch.ones(3, 4), edges)
+    assert [text.split(",")[0] for text in said.choices] == ["dot: Numba"]
+    assert "dot: Numba" in str(said) and said.to_dict()["choices"] == said.choices
+    assert gnn_backend.explain(conv).choices == []

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from gnn_backend.errors import invalid
+from gnn_backend.profile import note_choice
 from gnn_backend.runtime.cpu_call import Call
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ def softmax_forward(
         if out_edge is not None:
             out_edge.zero_()
     else:
+        note_choice(lambda: f"{functor.name}: Numba, {call.blocks} blocks of edges")
         more |= {"slot_sums": call.slots(call.outputs), "slot_more": call.slots(2 * call.heads)}
         call.launch("forward", graph.by_dst, rows, out=out, lse=lse, **more)
     return out.to(call.dtype), lse, None if out_edge is None else out_edge.to(call.dtype)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gnn_backend.config import get_config
 from gnn_backend.graph import Graph
-from gnn_backend.profile import count_launch
+from gnn_backend.profile import count_launch, note_choice
 from gnn_backend.runtime import cuda, tiles, tuning
 from gnn_backend.runtime.edge_args import NO_EDGES, EdgeTerms
 from gnn_backend.runtime.instances import BLOCK, MERGE_BLOCK, Unit
@@ -69,11 +69,19 @@ class DeviceEngine:
         The last result is [N_dst, H, F], or None without ``aggregate``.
         """
         options = options_of(functor, operands, dropout, aggregate=aggregate)
-        if tiles.possible(functor, options) and tiles.chosen(graph, "dst", operands):
+        tileable = tiles.possible(functor, options)
+        if tileable and tiles.chosen(graph, "dst", operands):
+            note_choice(lambda: f"{functor.name}: tiles, {tiles.why(graph, operands)}")
             return tiles.forward(graph, operands, scalars)
         if options is PLAIN and get_config().autotune:
             tuning.tune(self, functor, graph, operands, scalars)
         plan = self._plan(functor, graph, operands, options)
+        note_choice(
+            lambda: (
+                plan.describe(functor)
+                + (f"; not tiles, {tiles.why(graph, operands)}" if tileable else "")
+            )
+        )
         fixed = _fixed(functor, operands, scalars)
         side, heads = plan.dst, plan.heads
         out = operands[functor.value].new_empty(graph.num_dst, heads, plan.dim)

@@ -128,10 +128,23 @@ class Plan:
             side: multiprocessors * _WAVES[side] * max(_FEW_BLOCKS, tuning.min_blocks)
             for side, tuning in schedule.backward.items()
         }
+        self.tuned = chunk is not None
+        self._unroll = schedule.forward.unroll
         #: Neighbours a task: the given number, or the fitted one.
         self.chunk = chunk or selection.chunk_for(graph.num_edges, self.shape.tasks)
         self.dst = self._side(graph, "dst")
         self._by_src: Side | None = None
+
+    def describe(self, functor: Functor) -> str:
+        """What a forward pass runs with, for people."""
+        shape, heads = self.shape, "head" if self.shape.heads == 1 else "heads"
+        edge = f" with {self.options.name}" if self.options.name else ""
+        return (
+            f"{functor.name}{edge}: rows, at most {self.chunk} neighbours a task"
+            f" ({'measured' if self.tuned else 'from the number of edges'}), {shape.lanes} lanes of"
+            f" {shape.values} values a head, {shape.heads} {heads} side by side,"
+            f" {self._unroll} edges in flight"
+        )
 
     def src(self, graph: Graph) -> Side:
         """The side of the transposed adjacency, built at the first backward."""

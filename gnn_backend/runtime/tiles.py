@@ -54,6 +54,24 @@ def chosen(
     return block_choice.prefers_tiles(graph, direction, *form, backward)
 
 
+def why(graph: Graph, operands: Mapping[str, Tensor]) -> str:
+    """Why a forward pass takes what it takes, for people."""
+    path = get_config().attention_path
+    query = operands["q_dst"]
+    form = query.dtype, query.shape[1], query.shape[2]
+    if (reason := block_sparse.cannot(*form)) is not None:
+        return reason
+    if path != "auto":
+        return f"attention_path is {path!r}"
+    if "edge_bias" in operands:
+        return "edges have a bias"
+    if graph.num_edges < block_choice.MIN_EDGES:
+        return f"fewer than {block_choice.MIN_EDGES:,} edges"
+    stats = graph.block_stats("dst")
+    faster = block_choice.predicted_speedup(stats, *form)
+    return f"{stats.edges_per_tile:.0f} edges in a tile, predicted {faster:.1f} times as fast"
+
+
 def forward(
     graph: Graph, operands: Mapping[str, Tensor], scalars: Mapping[str, float]
 ) -> tuple[Tensor, Tensor, None]:

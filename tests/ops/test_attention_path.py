@@ -92,3 +92,23 @@ def test_dropout_takes_rows() -> None:
     with config.override(attention_path="tiles"), profile() as record:
         dot_attention(graph, *tables, dropout_p=0.5)
     assert record.launches and not any("block" in name for _, name in record.launches)
+
+
+def test_what_is_chosen_is_said_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, tables, bias = operands()
+
+    def said(**options: Tensor) -> str:
+        with profile() as record:
+            dot_attention(graph, *tables, **options)
+        (text,) = record.choices
+        return text
+
+    assert said().startswith("dot: rows, at most 32 neighbours a task (from the number of edges)")
+    assert said().endswith("not tiles, fewer than 100,000 edges")
+    monkeypatch.setattr(block_choice, "MIN_EDGES", 1)
+    assert "tiles" in said() and "edges in a tile, predicted" in said()
+    assert said(edge_bias=bias).endswith("not tiles, edges have a bias")
+    with config.override(attention_path="tiles"):
+        assert said() == "dot: tiles, attention_path is 'tiles'"
+    with config.override(cpu_target="numba"):
+        assert said().startswith("dot: Numba, ")

@@ -337,7 +337,7 @@ class Registry:
             if self.state is None:
                 return
             self._update()
-        self._finish()
+        self._finish(module)
 
     def _settle(self) -> None:
         """Wait for host modules that another thread is importing at this moment."""
@@ -347,15 +347,20 @@ class Registry:
                     with contextlib.suppress(Exception):  # the importing thread reports it
                         importlib.import_module(module)
 
-    def _finish(self) -> None:
-        """Do what must not be done under the lock: warn, and import what replacements name."""
+    def _finish(self, imported: str = "") -> None:
+        """Do what must not be done under the lock: warn, and import what replacements name.
+
+        That imports the host in turn, so it waits for the host's whole body. A package that was
+        ``imported`` this moment is complete, though Python still counts it as initializing.
+        """
         while self._unsaid:
             warnings.warn(self._unsaid.pop(), stacklevel=4)
         state = self.state
         for patch in self._loaded() if state else ():
             package = self._hosts[patch.host].package
             resolve = getattr(patch.replacement, "resolve", None)
-            if resolve and package in sys.modules and not _initializing(package):
+            complete = package == imported or not _initializing(package)
+            if resolve and package in sys.modules and complete:
                 resolve()
 
     # -- reporting -------------------------------------------------------------------------

@@ -60,6 +60,14 @@ def test_enable_before_import(fake):
     assert is_fast(fake.load().Conv())
 
 
+def test_replacements_are_ready_when_the_hosts_import_ends(fake):
+    """A first call that torch.compile traces cannot import what they name."""
+    gnn_backend.enable()
+    fake.load()
+    ready = [p.replacement._resolved for p in registry.known() if hasattr(p.replacement, "resolve")]
+    assert ready and all(ready)
+
+
 def test_enable_between_package_and_submodule(fake, tmp_path):
     (tmp_path / fake.name / "__init__.py").write_text("")
     fake.load()

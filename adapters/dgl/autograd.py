@@ -355,11 +355,11 @@ def apply_on_edges(
     rhs_target: Any = "v",
 ) -> Any:  # fmt: skip
     """``dgl.ops.gsddmm``."""
-    found = _one_relation(g)
+    found, structure = _one_relation(g), pattern.Structure(g)
 
     def compute(lhs: Any, rhs: Any, left: Any = "u", right: Any = "v") -> Any:
         if found is None:
-            return stock(g, op, lhs, rhs, left, right)
+            return stock(structure, op, lhs, rhs, left, right)
         return _on_edges(*found, op, lhs, rhs, left, right)
 
     put_off = pattern.put_off_scores(g, op, lhs_data, rhs_data, lhs_target, rhs_target, compute)

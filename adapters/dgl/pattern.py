@@ -25,6 +25,18 @@ SYMBOL = "dgl.attention_pattern"
 _TARGETS = {"u": "u", "v": "v", "src": "u", "dst": "v", 0: "u", 2: "v"}
 
 
+class Structure:
+    """A graph as ``dgl.ops`` reads one: its structure now, without its features.
+
+    What is put off must neither see a later edit of the graph nor keep its features alive.
+    """
+
+    __slots__ = ("_graph",)
+
+    def __init__(self, graph: Any) -> None:
+        self._graph = graph._graph
+
+
 def put_off_scores(
     g: Any, op: str, lhs: Any, rhs: Any, lhs_target: Any, rhs_target: Any, compute: Any
 ) -> Tensor | None:
@@ -40,6 +52,7 @@ def put_off_scores(
     key, query = (lhs, rhs) if ends[0] == "u" else (rhs, lhs)
     if not _fit(g, key, query):
         return None
+    index = g._graph
 
     def gradients(
         key: Tensor, query: Tensor, grad: Tensor, needed: tuple[bool, bool]
@@ -50,17 +63,19 @@ def put_off_scores(
             return backend.gspmm(index, "mul", "sum", table, grad)  # type: ignore[no-any-return]
 
         return (
-            gathered(g._graph.reverse(), query) if needed[0] else None,
-            gathered(g._graph, key) if needed[1] else None,
+            gathered(index.reverse(), query) if needed[0] else None,
+            gathered(index, key) if needed[1] else None,
         )
 
-    return pending.scores(entry(g._graph), int(g.num_edges()), key, query, compute, gradients)
+    return pending.scores(entry(index), int(g.num_edges()), key, query, compute, gradients)
 
 
 def _fit(g: Any, key: Any, query: Any) -> bool:
     """Whether fused attention takes these features; what it refuses is not put off."""
     for table in (key, query):
         if not isinstance(table, Tensor) or isinstance(table, PendingEdges):
+            return False
+        if table.is_inference():  # nothing would tell of a change in place
             return False
     same = key.dtype is query.dtype and key.shape[1:] == query.shape[1:]
     if not same or key.dim() not in (2, 3) or not 1 <= key.shape[-1] <= MAX_HEAD_DIM:
@@ -84,10 +99,15 @@ def edge_softmax(
     stock: Any, graph: Any, logits: Any, eids: Any = "__ALL__", norm_by: str = "dst"
 ) -> Any:
     """``dgl.ops.edge_softmax``."""
+    if isinstance(logits, dict):
+        logits = {relation: settled(scores) for relation, scores in logits.items()}
     if not isinstance(logits, PendingEdges):
         return stock(graph, logits, eids, norm_by)
     if norm_by == "dst" and isinstance(eids, str):
-        found = pending.weights(entry(graph._graph), logits, lambda scores: stock(graph, scores))
+        structure = Structure(graph)
+        found = pending.weights(
+            entry(graph._graph), logits, lambda scores: stock(structure, scores)
+        )
         if found is not None:
             return found
     return stock(graph, settled(logits), eids, norm_by)

@@ -11,10 +11,14 @@ a :class:`PendingEdges` instead: a tensor of the right shape that remembers how 
 about. The third call sees the whole and runs fused attention. Whatever else is done with such a
 tensor (printed, clamped, put through another function) computes the values first, as the stock
 code would have; gradients are right either way, since to autograd it is an ordinary tensor.
+Where somebody waits for the gradient of scores or weights (a hook, ``retain_grad()``, a leaf of
+their own), the calls run one by one. A wish that comes after the third call is too late: the
+scores have no part in its result any more, and ``torch.autograd.grad`` says so.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -28,13 +32,14 @@ from gnn_backend.errors import GNNBackendError
 Compute = Callable[..., Tensor]
 
 _aten = torch.ops.aten
+_refuse_address = getattr(torch._C, "_set_throw_on_mutable_data_ptr", None)
 _SCALES = {_aten.mul.Tensor, _aten.mul.Scalar, _aten.div.Tensor, _aten.div.Scalar}
 #: What reads a tensor's memory without asking the dispatcher.
 _READS = frozenset(
     getattr(Tensor, name)
     for name in (
-        "numpy", "tolist", "item", "data_ptr", "untyped_storage", "__array__", "__dlpack__",
-        "__reduce_ex__", "__deepcopy__",
+        "numpy", "tolist", "item", "data_ptr", "untyped_storage", "storage", "share_memory_",
+        "__array__", "__dlpack__", "__reduce_ex__", "__deepcopy__",
     )
 )  # fmt: skip
 
@@ -57,6 +62,8 @@ class Recipe:
         Whether the values are the weights, and not the scores.
     versions : (int or None, int or None)
         Of key and query, when the scores were asked for.
+    steps : tuple of PendingEdges
+        What the tensor came from, the scores first; without those behind a ``detach()``.
     """
 
     graph: Any
@@ -67,6 +74,7 @@ class Recipe:
     scale: float = 1.0
     weights: bool = False
     versions: tuple[int | None, int | None] = (0, 0)
+    steps: tuple[PendingEdges, ...] = ()
 
     def values(self) -> Tensor:
         """Compute what was put off, outside of autograd.
@@ -83,9 +91,13 @@ class Recipe:
                 found = found * self.scale
             return self.softmax(found) if self.weights and self.softmax else found
 
+    def stale(self) -> bool:
+        """Whether an operand has been changed in place since."""
+        return self.versions != (_version(self.key), _version(self.query))
+
     def check(self) -> None:
         """Refuse operands that have been changed in place."""
-        if self.versions != (_version(self.key), _version(self.query)):
+        if self.stale():
             raise GNNBackendError(
                 "u_dot_v: a feature was changed in place after its dot products were asked for and "
                 "before they were used, and fused attention had put them off; expected features "
@@ -99,41 +111,69 @@ def _version(tensor: Tensor) -> int | None:
     return None if tensor.is_inference() else tensor._version
 
 
+class _Contents:
+    """What a pending tensor shares with those that :meth:`Tensor.detach` made of it.
+
+    Attributes
+    ----------
+    held : Tensor or None
+        The values, once somebody asked for them.
+    changed : bool
+        Whether somebody may have changed them in place.
+    """
+
+    __slots__ = ("changed", "held")
+
+    def __init__(self) -> None:
+        self.held: Tensor | None = None
+        self.changed = False
+
+
 class PendingEdges(Tensor):
     """A tensor [E, H, 1] or [E, 1] whose values are computed when somebody asks for them."""
 
     _recipe: Recipe
-    _held: Tensor | None
-    _changed: bool
+    _contents: _Contents
 
     @staticmethod
-    def __new__(cls, recipe: Recipe, shape: tuple[int, ...]) -> PendingEdges:
+    def __new__(
+        cls, recipe: Recipe, shape: tuple[int, ...], contents: _Contents | None = None
+    ) -> PendingEdges:
         made: PendingEdges = Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
             cls, shape, dtype=recipe.key.dtype, device=recipe.key.device
         )
-        made._recipe, made._held, made._changed = recipe, None, False
+        if _refuse_address is not None:  # else what reads memory past torch reads address 0
+            _refuse_address(made)
+        made._recipe, made._contents = recipe, contents or _Contents()
         return made
 
     @property
     def recipe(self) -> Recipe | None:
         """How the values come about; None once somebody may have changed them in place."""
-        return None if self._changed else self._recipe
+        return None if self._contents.changed else self._recipe
+
+    @property
+    def held(self) -> Tensor | None:
+        """The values, if they have been computed."""
+        return self._contents.held
 
     def values(self) -> Tensor:
         """The values, computed once; outside of autograd."""
-        if self._held is None:
-            self._held = self._recipe.values()
-        return self._held
+        if self._contents.held is None:
+            self._contents.held = self._recipe.values()
+        return self._contents.held
 
     def change(self) -> None:
         """Note that the values may no longer be what the recipe says."""
-        self._changed = True
+        self._contents.changed = True
 
     @classmethod
     def __torch_function__(
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         with torch._C.DisableTorchFunctionSubclass():
+            if func is Tensor.contiguous:  # what is handed to a library in C
+                return _plain(*args).contiguous(*args[1:], **(kwargs or {}))
             if func in _READS:
                 args = tree_map_only(PendingEdges, _readable, args)
             return func(*args, **(kwargs or {}))
@@ -147,7 +187,10 @@ class PendingEdges(Tensor):
             if scaled is not None:
                 return scaled
         if func is _aten.detach.default and args[0].recipe is not None:
-            return PendingEdges(args[0].recipe, tuple(args[0].shape))
+            tensor = args[0]
+            return PendingEdges(
+                replace(tensor.recipe, steps=()), tuple(tensor.shape), tensor._contents
+            )
         met: dict[int, PendingEdges] = {}
 
         def plain(tensor: PendingEdges) -> Tensor:
@@ -171,6 +214,15 @@ def _readable(tensor: PendingEdges) -> Tensor:
     return values.requires_grad_() if tensor.requires_grad else values
 
 
+def _plain(tensor: PendingEdges, *options: Any) -> Tensor:
+    """The values as an ordinary tensor: a copy in autograd's graph, else the very memory."""
+    if tensor.requires_grad and torch.is_grad_enabled():
+        return tensor.clone()
+    values = tensor.values()
+    tensor.change()
+    return values
+
+
 def _scaled(func: Any, tensor: Any, factor: Any) -> PendingEdges | None:
     """Scores times or over a number, still put off; None for anything else."""
     if not isinstance(tensor, PendingEdges) or not isinstance(factor, (int, float)):
@@ -179,8 +231,13 @@ def _scaled(func: Any, tensor: Any, factor: Any) -> PendingEdges | None:
     if recipe is None or recipe.weights:
         return None
     over = func in (_aten.div.Tensor, _aten.div.Scalar)
+    if over and factor == 0:
+        return None
     scale = recipe.scale / factor if over else recipe.scale * factor
-    return PendingEdges(replace(recipe, scale=scale), tuple(tensor.shape))
+    if not math.isfinite(scale):
+        return None
+    recipe = replace(recipe, scale=scale, steps=(*recipe.steps, tensor))
+    return PendingEdges(recipe, tuple(tensor.shape))
 
 
 class _Scores(torch.autograd.Function):
@@ -259,12 +316,16 @@ def weights(graph: Any, logits: PendingEdges, softmax: Compute) -> Tensor | None
     recipe = logits.recipe
     if recipe is None or recipe.weights or recipe.graph is not graph:
         return None
-    recipe = replace(recipe, softmax=softmax, weights=True)
+    steps = (*recipe.steps, logits)
+    recipe = replace(recipe, softmax=softmax, weights=True, steps=steps)
     return _Weights.apply(recipe, tuple(logits.shape), softmax, logits)  # type: ignore[no-any-return]
 
 
 def attention_of(graph: Any, value: Tensor, factor: Any) -> Recipe | None:
-    """The recipe of ``factor`` if ``value`` times it, summed, is attention on this graph."""
+    """The recipe of ``factor`` if ``value`` times it, summed, is attention on this graph.
+
+    Its key and query are in autograd's graph if the factor is.
+    """
     if not isinstance(factor, PendingEdges):
         return None
     recipe = factor.recipe
@@ -278,5 +339,14 @@ def attention_of(graph: Any, value: Tensor, factor: Any) -> Recipe | None:
     )
     if recipe is None or not fits:
         return None
+    if recipe.stale() and factor.held is not None:
+        return None
     recipe.check()
-    return recipe
+    if not factor.requires_grad:
+        return replace(recipe, key=recipe.key.detach(), query=recipe.query.detach())
+    return None if any(_watched(step) for step in (*recipe.steps, factor)) else recipe
+
+
+def _watched(step: PendingEdges) -> bool:
+    """Whether somebody waits for the gradient of this tensor."""
+    return bool(step.is_leaf or step.retains_grad or step._backward_hooks)

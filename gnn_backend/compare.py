@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 Call = Callable[[], verify.Run]
+_OWN = "gnn_backend.nn."  # layers that no host has
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,10 +150,16 @@ def compare(
     Raises
     ------
     InvalidArgument
-        If `layer` is no module or `repeats` is below 1. Errors of the layer itself pass through.
+        If `layer` is no module or one of our own, which has no stock, or `repeats` is below 1.
+        Errors of the layer itself pass through.
     """
     if not isinstance(layer, nn.Module):
         raise invalid("layer", "not a module", type(layer).__name__, "a torch.nn.Module")
+    if type(layer).__module__.startswith(_OWN):
+        raise invalid(
+            "layer", "has no stock to compare with", type(layer).__name__, "a layer of DGL or PyG",
+            "Its operators are judged by their twins in gnn_backend.ops.twins",
+        )  # fmt: skip
     if not isinstance(repeats, int) or repeats < 1:
         raise invalid("repeats", "not a count", repr(repeats), "an integer, at least 1")
     return compare_samples(Sample(layer, args, kwargs), repeats=repeats, seed=seed)

@@ -235,3 +235,9 @@ def test_attention_dropout_is_compared_on_one_mask():
         nn.GATConv(4, 3, 2, dropout=0.5), torch.randn(3, 4), edges, repeats=1
     )
     assert found.accelerated and max(found.max_rel_error.values()) < 2e-5
+
+
+def test_a_layer_without_stock_is_refused():
+    layer = gnn_backend.nn.GraphTransformerConv(4, 2)
+    with pytest.raises(InvalidArgument, match="layer: has no stock to compare with; got Graph"):
+        gnn_backend.compare(layer, torch.ones(3, 4), torch.tensor([[0, 1], [1, 2]]))

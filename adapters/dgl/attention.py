@@ -14,18 +14,24 @@ from gnn_backend.config import get_config
 from gnn_backend.errors import invalid
 from gnn_backend.graph import Graph
 from gnn_backend.layers.projection import projection_of, watched
+from gnn_backend.runtime.selection import MAX_HEAD_DIM
 
 LINEAR = "torch.nn.modules.linear.Linear"
 PLAIN_TENSORS = (Tensor, nn.Parameter)
 
 
 def modules_reason(conv: Any) -> str | None:
-    """Reason code if the layer's dropout or leaky-relu is not what a kernel computes."""
+    """Reason code if the layer's dropout, leaky-relu or width is not what a kernel computes."""
     drop, leaky_relu = conv.attn_drop, conv.leaky_relu
     if type(drop) is not nn.Dropout or type(leaky_relu) is not nn.LeakyReLU:
         return "parametrized"
     # Hooks want the edge-wise values that are never written.
-    return "hooks" if watched(drop) or watched(leaky_relu) else None
+    if watched(drop) or watched(leaky_relu):
+        return "hooks"
+    if conv._num_heads < 1 or conv._out_feats < 1:
+        return "empty"
+    # Known before dropout draws, so that stock draws from the same random state.
+    return "head-dim" if conv._out_feats > MAX_HEAD_DIM else None
 
 
 def dropout_of(conv: Any) -> float:

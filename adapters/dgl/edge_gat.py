@@ -11,6 +11,7 @@ from gnn_backend.adapters.dgl import gat
 from gnn_backend.adapters.dgl.attention import feature_reason, graph_reason, plain_weight
 from gnn_backend.errors import invalid
 from gnn_backend.layers.edge_projection import edge_logits
+from gnn_backend.ops.attention_checks import MAX_WIDTH
 
 
 def eligible(
@@ -19,6 +20,8 @@ def eligible(
     """Reason code why this call of ``EdgeGATConv.forward`` has no fused path, or None."""
     reason = static_reason(conv) or feature_reason(feat, conv.attn_l, flat=True)
     reason = reason or feature_reason(edge_feat, conv.attn_l, flat=True)
+    if reason is None and edge_feat.shape[1] > MAX_WIDTH:  # before dropout draws
+        return "edge-dim"
     return reason or graph_reason(graph, conv.attn_l.device)
 
 

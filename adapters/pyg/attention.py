@@ -21,6 +21,7 @@ from gnn_backend.errors import Unsupported, invalid
 from gnn_backend.layers.projection import projection_of
 from gnn_backend.ops.heads import Heads
 from gnn_backend.runtime.launch import engine_for
+from gnn_backend.runtime.selection import MAX_HEAD_DIM
 
 PLAIN_TENSORS = (Tensor, torch.nn.Parameter)
 LINEAR = "torch_geometric.nn.dense.linear.Linear"
@@ -43,14 +44,19 @@ def dropout_of(conv: Any) -> float:
 
 
 def settings_reason(conv: Any) -> str | None:
-    """Reason code if the dropout probability or the slope is none that a kernel takes."""
+    """Reason code if the dropout probability, slope or width is none that a kernel takes."""
     if not 0.0 <= conv.dropout <= 1.0:
         return "attention-dropout"
     slope = getattr(conv, "negative_slope", 0.0)
     if type(slope) not in (float, int):
         return "parametrized"
     # torch.compile traces no isfinite
-    return None if -math.inf < slope < math.inf else "parametrized"
+    if not -math.inf < slope < math.inf:
+        return "parametrized"
+    if conv.heads < 1 or conv.out_channels < 1:
+        return "empty"
+    # Known before dropout draws, so that stock draws from the same random state.
+    return "head-dim" if conv.out_channels > MAX_HEAD_DIM else None
 
 
 def feature_reason(features: Any, device: torch.device, dtype: torch.dtype) -> str | None:

@@ -64,6 +64,8 @@ def eligible(
             return "edge-features"
         if not isinstance(conv.fill_value, (str, float, int)):
             return "fill-value"
+    if conv.lin_edge is None and not conv.add_self_loops:
+        edge_attr = None  # which stock does not look at either
     return edge_wise_reason(edge_index, edge_attr, bool(return_attention_weights), device)
 
 

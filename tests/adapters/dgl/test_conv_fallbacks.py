@@ -16,7 +16,7 @@ from gnn_backend.errors import StrictFallbackError
 
 pytest.importorskip("dgl", reason="DGL is not installed")
 import dgl
-from dgl.nn.pytorch import GATv2Conv
+from dgl.nn.pytorch import EdgeGATConv, GATConv, GATv2Conv
 
 from gnn_backend.adapters.dgl import conv as adapter
 from gnn_backend.adapters.dgl.graph import unsupported_reason
@@ -240,3 +240,25 @@ def test_zero_in_degree_raises_the_stock_error(kind: str) -> None:
     conv.set_allow_zero_in_degree(False)
     with gnn_backend.enabled(hosts="dgl"), pytest.raises(dgl.DGLError):
         conv(graph, FEAT)
+
+
+@pytest.mark.parametrize(
+    ("cls", "in_feats", "width", "reason"),
+    [
+        (GATConv, (6,), 1025, "head-dim"),
+        (GATv2Conv, (6,), 1025, "head-dim"),
+        (EdgeGATConv, (6, 3), 1025, "head-dim"),
+        (EdgeGATConv, (6, 1025), 4, "edge-dim"),
+    ],
+)
+def test_what_is_too_wide_drops_what_stock_drops(
+    cls: type, in_feats: tuple[int, ...], width: int, reason: str
+) -> None:
+    graph = make_graph("homogeneous", covered=True)
+    conv = cls(*in_feats, width, 2, feat_drop=0.5, attn_drop=0.5)
+    edge_feats = [normal(graph.num_edges(), size) for size in in_feats[1:]]
+    torch.manual_seed(1)
+    want = conv(graph, FEAT, *edge_feats)
+    torch.manual_seed(1)
+    with falls_back(reason):
+        assert torch.equal(conv(graph, FEAT, *edge_feats), want)

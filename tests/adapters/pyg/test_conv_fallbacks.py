@@ -15,7 +15,7 @@ from gnn_backend.errors import StrictFallbackError
 from tests.adapters.pyg.helpers import edges, falls_back, fused, normal
 
 pytest.importorskip("torch_geometric")
-from torch_geometric.nn import GATv2Conv
+from torch_geometric.nn import GATConv, GATv2Conv, TransformerConv
 
 N, F = 12, 6
 X, EDGES = normal(N, F), edges(N, N)
@@ -260,3 +260,31 @@ def test_harmless_subclass_is_fused() -> None:
     want = conv(X, EDGES)
     with fused():
         assert torch.allclose(conv(X, EDGES), want, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("cls", "width", "edge_dim", "reason"),
+    [
+        (GATConv, 1025, None, "head-dim"),
+        (GATv2Conv, 1025, None, "head-dim"),
+        (TransformerConv, 1025, None, "head-dim"),
+        (TransformerConv, 4, 1025, "edge-dim"),
+    ],
+)
+def test_what_is_too_wide_drops_what_stock_drops(
+    cls: type, width: int, edge_dim: int | None, reason: str
+) -> None:
+    conv = cls(F, width, heads=2, dropout=0.5, edge_dim=edge_dim)
+    features = None if edge_dim is None else normal(EDGES.shape[1], edge_dim)
+    torch.manual_seed(1)
+    want = conv(X, EDGES, features)
+    torch.manual_seed(1)
+    with falls_back(reason):
+        assert torch.equal(conv(X, EDGES, features), want)
+
+
+@pytest.mark.parametrize("sizes", [(4, 0), (0, 2)])
+def test_no_heads_or_channels_give_the_stock_error(sizes: tuple[int, int]) -> None:
+    conv = GATv2Conv(F, sizes[0], heads=sizes[1])
+    with gnn_backend.enabled(hosts="pyg"), pytest.raises(RuntimeError, match="cannot reshape"):
+        conv(X, EDGES)

@@ -240,3 +240,10 @@ def test_bad_edge_features_raise_the_stock_error(
         conv(x, edge_index, features)
     assert type(ours.value) is type(stock.value)
     assert str(ours.value) == str(stock.value)
+
+
+def test_edge_features_that_stock_ignores_may_be_anything() -> None:
+    conv, x, edge_index = GATConv(6, 4, add_self_loops=False), normal(12, 6), edges(12, 12)
+    want = conv(x, edge_index, normal(3, 3))
+    with gnn_backend.enabled(hosts="pyg", mode="strict"):
+        torch.testing.assert_close(conv(x, edge_index, normal(3, 3)), want)

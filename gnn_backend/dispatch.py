@@ -169,7 +169,10 @@ class Dispatcher:
                 raise
             return original(*args, **kwargs)  # raises, and names the host's function
         if ours is not None:
-            original(*args, **kwargs)  # raises the stock error, where there is one
+            try:
+                original(*args, **kwargs)
+            except Exception as error:  # the stock error, which may say less than ours
+                raise error from ours
             raise ours
         return self._fall_back(original, mode, str(reason), args, kwargs)
 

@@ -79,5 +79,7 @@ def test_an_edited_graph_is_read_again() -> None:
 def test_wrong_number_of_rows() -> None:
     conv = made()
     csr, csc, perm = FusedGATConv.to_graph_format(ONE_WAY, size=(N, N))
-    with gnn_backend.enabled(hosts="pyg"), pytest.raises(Exception):  # noqa: B017
+    with gnn_backend.enabled(hosts="pyg"), pytest.raises(Exception) as raised:
         conv(X[:-1], csr, csc, perm)
+    # The stock forward cannot read a layer of one width, and says nothing of rows.
+    assert "wrong number of rows" in str(raised.value.__cause__)

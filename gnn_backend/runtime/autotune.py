@@ -20,6 +20,7 @@ from pathlib import Path
 import torch
 from filelock import FileLock
 
+from gnn_backend.config import get_config
 from gnn_backend.graph import Graph
 from gnn_backend.runtime.cache import writable_folder
 
@@ -28,6 +29,7 @@ _WARMUP, _SAMPLES = 1, 5
 _log = logging.getLogger(__name__)
 _lock = threading.Lock()
 _known: dict[Path, dict[str, int]] = {}
+_files: dict[tuple[Path, str], Path] = {}  # by cache directory and device: finding one writes
 
 
 def graph_class(graph: Graph) -> str:
@@ -99,8 +101,11 @@ def milliseconds(call: Callable[[], object], device: torch.device) -> float:
 
 
 def _file(device: str) -> Path:
-    name = "".join(c if c.isalnum() else "-" for c in device)
-    return writable_folder(PART) / f"{name}.json"
+    key = get_config().cache_dir, device
+    if key not in _files:
+        name = "".join(c if c.isalnum() else "-" for c in device)
+        _files[key] = writable_folder(PART) / f"{name}.json"
+    return _files[key]
 
 
 def _read(file: Path) -> dict[str, int]:

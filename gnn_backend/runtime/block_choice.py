@@ -10,13 +10,13 @@ cost; columns that several rows of a window share win. Graphs with too few edges
 building tiles for keep to rows.
 
 ``ROW_FACTOR`` is what the traversal reaches on an H200, the others are estimates from instruction
-counts; ``MARGIN`` stands for what the model leaves out. Measured there, forward, two heads of 64
-in bfloat16: block models of 16.9, 21.4, 30.4, 51 and 128 edges in a tile gave 0.99, 1.15, 1.57,
-2.1 and 4.6 times the speed of rows (predicted: 0.94, 1.19, 1.69, 2.8, 7.1), tolokers (19.7) 0.80,
-musae_git (16.4) 0.84. Backward passes gain less, since more of a tile's work is arithmetic: 0.7,
-0.7, 1.0, 1.5 and 3.4 there, 1.8 with heads of 128 and 1.2 in tf32 at 128 edges in a tile.
-``BACKWARD_FACTOR`` and, where two gradients of a source do not fit one pass,
-``WIDE_BACKWARD_FACTOR`` say so.
+counts; ``MARGIN`` stands for what the model leaves out. Measured there in one run that is not
+kept, forward, two heads of 64 in bfloat16: block models of 16.9, 21.4, 30.4, 51 and 128 edges in a
+tile gave 0.99, 1.15, 1.57, 2.1 and 4.6 times the speed of rows (predicted: 0.94, 1.19, 1.69, 2.8,
+7.1), tolokers (19.7) 0.80, musae_git (16.4) 0.84. Backward passes gain less, since more of a
+tile's work is arithmetic: 0.7, 0.7, 1.0, 1.5 and 3.4 there, 1.8 with heads of 128 and 1.2 in tf32
+at 128 edges in a tile. ``BACKWARD_FACTOR`` and, where two gradients of a source do not fit one
+pass, ``WIDE_BACKWARD_FACTOR`` say so. Figures that are kept: ``docs/performance.md``.
 """
 
 from __future__ import annotations

@@ -51,6 +51,13 @@ def test_a_new_process_reads_what_was_found(folder: Path) -> None:
     assert autotune.known("another", "dot") is None
 
 
+def test_a_known_class_writes_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mini-batches make a graph a step."""
+    autotune.best("gpu", "dot", (64, 128), Clock())
+    monkeypatch.setattr(autotune, "writable_folder", None)
+    assert autotune.best("gpu", "dot", (64, 128), Clock()) == 128
+
+
 def test_processes_add_to_each_other(folder: Path) -> None:
     autotune.best("gpu", "dot", (64, 128), Clock())
     (folder / "gpu.json").write_text(json.dumps({"gat": 64}))  # by another process meanwhile

@@ -290,6 +290,16 @@ template <class S, int N> struct Spread {
     __device__ __forceinline__ float get(int n) const {
         return __shfl_sync(ALL_LANES, held[n % HELD], n / HELD * REPEAT, S::LANES);
     }
+    // The same of a number that may differ between lanes.
+    __device__ __forceinline__ float of(int n) const {
+        float found = __shfl_sync(ALL_LANES, held[0], n / HELD * REPEAT, S::LANES);
+        #pragma unroll
+        for (int i = 1; i < HELD; i++) {
+            const float other = __shfl_sync(ALL_LANES, held[i], n / HELD * REPEAT, S::LANES);
+            found = n % HELD == i ? other : found;
+        }
+        return found;
+    }
     // Maximum and sum of one value a lane over the owners.
     static __device__ __forceinline__ float max_owners(float x) {
         #pragma unroll

@@ -16,7 +16,7 @@ struct EdgeArgs {
     void* grad_logit;            // [E, H]
     void* grad_rows;             // as rows
     void* weights;               // [E, H]
-    float2* pairs;               // [E, H] (weight, gradient of the logit), by destination for by source
+    float2* pairs;               // [E, H] (weight, gradient of the logit) in CSR order by destination
     float* row_sums;             // [N, H] sum of weight * grad_weights
     i64 features;                // F
     const void* query;           // [N, H, F]
@@ -26,7 +26,8 @@ struct EdgeArgs {
     float* partial;              // [slots, H * F] of out or grad_query
     u64 seed, offset;            // of dropout
     const u64* drawn;            // or its seed on the device, for a CUDA graph to draw at each replay
-    float drop_below, keep_scale;
+    unsigned drop_below;         // smaller words drop an edge
+    float keep_scale;
 };
 
 // Edge features: a row of F values for an edge, SHARED by the heads or one for each. QUERY: the
@@ -73,11 +74,12 @@ __device__ __forceinline__ float base2_term(float x) {
     return scaled < LOWEST && x >= -LARGEST ? LOWEST : scaled;
 }
 
-// Philox 4x32-10 (Salmon et al., 2011).
+// Philox 4x32-7 (Salmon et al., 2011): the fewest rounds that they found to pass BigCrush.
+constexpr int PHILOX_ROUNDS = 7;
 __device__ __forceinline__ uint4 philox(uint4 counter, u64 seed) {
     unsigned k0 = (unsigned)seed, k1 = (unsigned)(seed >> 32);
     #pragma unroll
-    for (int round = 0; round < 10; round++) {
+    for (int round = 0; round < PHILOX_ROUNDS; round++) {
         const u64 a = (u64)0xD2511F53u * counter.x, b = (u64)0xCD9E8D57u * counter.z;
         counter = make_uint4((unsigned)(b >> 32) ^ counter.y ^ k0, (unsigned)b,
                              (unsigned)(a >> 32) ^ counter.w ^ k1, (unsigned)a);
@@ -89,8 +91,8 @@ __device__ __forceinline__ uint4 philox(uint4 counter, u64 seed) {
 
 // Bit j: head first_head + j of the group keeps the edge. One evaluation serves four heads.
 template <class S>
-__device__ __forceinline__ unsigned kept_heads(const EdgeArgs& edge, unsigned number, int first_head) {
-    const u64 seed = edge.drawn == nullptr ? edge.seed : __ldg(edge.drawn);
+__device__ __forceinline__ unsigned kept_heads(
+    const EdgeArgs& edge, unsigned number, int first_head, u64 seed) {
     unsigned bits = 0;
     #pragma unroll
     for (int block = 0; block < (S::HEADS + 3) / 4; block++) {
@@ -99,13 +101,16 @@ __device__ __forceinline__ unsigned kept_heads(const EdgeArgs& edge, unsigned nu
         const unsigned word[4] = {r.x, r.y, r.z, r.w};
         unsigned four = 0;
         #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const bool kept = (float)(word[i] >> 8) * 0x1p-24f >= edge.drop_below;
-            four |= (unsigned)kept << i;
-        }
+        for (int i = 0; i < 4; i++) four |= (unsigned)(word[i] >= edge.drop_below) << i;
         bits |= (S::HEADS < 4 ? four >> (first_head & 3) : four) << (4 * block);
     }
     return bits;
+}
+template <class S>
+__device__ __forceinline__ unsigned kept_heads(const EdgeArgs& edge, unsigned number, int first_head) {
+    // Two calls, so that the keys of a seed among the arguments are the same for the whole warp.
+    if (edge.drawn != nullptr) return kept_heads<S>(edge, number, first_head, __ldg(edge.drawn));
+    return kept_heads<S>(edge, number, first_head, edge.seed);
 }
 
 }  // namespace gnnb

@@ -35,9 +35,8 @@ __device__ __forceinline__ void write_zeros(
         if (!BY_DST && args.second_grad != nullptr) store_row<S>(args.second_grad, at, own.task.row, zeros);
     if constexpr (F::SCALARS) store_scalar(BY_DST ? args.grad : args.second_grad, nullptr, args, at, own.task, 0.f);
     if constexpr (BY_DST && O::EdgeFeatures::ANY) {
-        FeatureGrad<O> none;
-        #pragma unroll
-        for (int i = 0; i < none.K; i++) none.grad_query[i] = 0.f;
+        FeatureGrad<O, S> none;
+        none.clear();
         none.store(args, lanes, own.task);
     }
 }
@@ -71,19 +70,22 @@ __device__ __forceinline__ void store_param_grad(
 // (`slope` of it in natural units), and what the pass by source needs where there are features.
 template <class F, class S, int UNROLL, class B, class G>
 __device__ __forceinline__ void store_edges(
-    const TraversalArgs& args, const Lane<S>& at, const G& owner, const B& batch, int count,
+    const TraversalArgs& args, const Lane<S>& at, const G& owner, const B& batch, const Task& task,
     const Spread<S, UNROLL>& term, const Spread<S, UNROLL>& weight) {
     using O = typename F::Options;
     using T = typename S::T;
     #pragma unroll
     for (int i = 0; i < term.HELD; i++) {
-        if (!owner.writes(at, i, batch.first, count)) continue;
-        const u64 place = (u64)owner.edge[i] * (unsigned)args.heads + at.head;
+        if (!owner.writes(at, i, batch.first, task.count)) continue;
         if constexpr (O::LOGIT)
             if (args.edge.grad_logit != nullptr)
-                static_cast<T*>(args.edge.grad_logit)[place] = Storage<T>::put(term.held[i]);
-        if constexpr (O::EdgeFeatures::ANY)
-            args.edge.pairs[place] = make_float2(weight.held[i], term.held[i]);
+                static_cast<T*>(args.edge.grad_logit)[(u64)owner.edge[i] * (unsigned)args.heads + at.head] =
+                    Storage<T>::put(term.held[i]);
+        if constexpr (O::EdgeFeatures::ANY) {
+            const u64 position = task.begin + batch.first + term.index(at.within, i);
+            args.edge.pairs[position * (unsigned)args.heads + at.head] =
+                make_float2(weight.held[i], term.held[i]);
+        }
     }
 }
 
@@ -101,7 +103,7 @@ __device__ __forceinline__ void softmax_backward_dst(const TraversalArgs& args) 
     #pragma unroll 1
     for (int block = blockIdx.y; block < head_blocks; block += gridDim.y) {
         const Lane<S> at(args.heads, args.dim, block);
-        const FeatureLanes<O> lanes(args, block);
+        const FeatureLanes<O> lanes(args, at);
         typename F::Params params;
         typename F::ParamGrad param_grad;
         params.load(args, at);
@@ -115,7 +117,7 @@ __device__ __forceinline__ void softmax_backward_dst(const TraversalArgs& args) 
             const i64 stat = (i64)task.row * args.heads + at.head;
             typename F::Row row;
             typename F::DstGrad grad;
-            FeatureGrad<O> features;
+            FeatureGrad<O, S> features;
             Fixed<S> grad_out;
             float delta;
             row.load(args, at, task.row, own.exists);
@@ -130,20 +132,21 @@ __device__ __forceinline__ void softmax_backward_dst(const TraversalArgs& args) 
                 delta = head_sum<S>(delta);
             }
             if constexpr (O::COTANGENT) delta += args.edge.row_sums[stat];
-            if (own.exists && at.within == 0) args.row_stats[stat] = make_float2(lse.value, delta);
+            if (own.exists && at.within == 0) RowStats<O::LOGIT>{lse, delta}.store(args.row_stats, stat);
             grad.clear();
             for_batches<S, UNROLL, O>(args, own, at, [&](auto tail, const auto& batch) {
                 constexpr bool MASKED = decltype(tail)::value;
                 typename F::Src src[UNROLL];
                 typename F::Edge edge[UNROLL];
-                FeatureRow<O> feature[UNROLL];
+                FeatureRows<O, S, UNROLL> feature;
                 load_batch<UNROLL>(args, at, batch.ids, batch.first, task.count, MASKED, src);
                 #pragma unroll
                 for (int u = 0; u < UNROLL; u++) {
                     const bool live = !MASKED || batch.first + u < task.count;
                     edge[u].load(args, at, batch, u, live);
-                    feature[u].load(args, lanes, batch, u, live);
                 }
+                feature.load(args, lanes, batch, task.count, MASKED);
+                batch.draw(args, at);
                 Owner<F, S, UNROLL, true> owner;
                 owner.load(args, at, batch, row.scalar());
                 float score[UNROLL], dot[UNROLL];
@@ -151,10 +154,10 @@ __device__ __forceinline__ void softmax_backward_dst(const TraversalArgs& args) 
                 for (int u = 0; u < UNROLL; u++) {
                     const float source = F::source_score(params, src[u], at);
                     score[u] = F::score(params, src[u], row, edge[u], source, at);
-                    score[u] = features.score(score[u], feature[u], at.lane);
                     dot[u] = grad_out.dot(F::value(src[u]), at.lane);
-                    dot[u] = features.product(dot[u], feature[u], at.lane);
                 }
+                features.score(score, lanes, feature);
+                features.product(dot, lanes, feature);
                 Spread<S, UNROLL> ds, product;
                 if constexpr (F::DOTS) ds.sum(score, at.within);
                 product.sum(dot, at.within);
@@ -169,27 +172,23 @@ __device__ __forceinline__ void softmax_backward_dst(const TraversalArgs& args) 
                             grad.total += ds.held[i];
                 }
                 if constexpr (O::LOGIT || WEIGHTED)
-                    store_edges<F, S, UNROLL>(args, at, owner, batch, task.count, ds, product);
-                if constexpr (F::SCALARS && !WEIGHTED) return;
+                    store_edges<F, S, UNROLL>(args, at, owner, batch, task, ds, product);
+                if constexpr (WEIGHTED) features.add(args, at, lanes, feature, product, ds);
+                if constexpr (F::SCALARS) return;
                 #pragma unroll
                 for (int u = 0; u < UNROLL; u++) {
                     const float d = ds.get(u);
                     const bool live = !MASKED || batch.first + u < task.count;
-                    if constexpr (O::ROWS || WEIGHTED) {
+                    if constexpr (O::ROWS) {
                         const unsigned number = batch.edge(u);
-                        if constexpr (O::ROWS)
-                            if (live && args.edge.grad_rows != nullptr)
-                                F::store_edge_grad(args, at, params, src[u], row, edge[u], d, number);
-                        if constexpr (WEIGHTED)
-                            features.template add<S>(
-                                args, at, lanes, number, feature[u], product.get(u), d, live);
+                        if (live && args.edge.grad_rows != nullptr)
+                            F::store_edge_grad(args, at, params, src[u], row, edge[u], d, number);
                     }
-                    if (!MASKED || batch.first + u < task.count)
-                        F::grad_dst_param(src[u], row, edge[u], d, grad, param_grad);
+                    if (live) F::grad_dst_param(src[u], row, edge[u], d, grad, param_grad);
                 }
             });
-            if constexpr (WEIGHTED)
-                if (own.exists) features.store(args, lanes, task);
+            features.combine();
+            if (own.exists) features.store(args, lanes, task);
             if constexpr (F::SCALARS) {
                 const float total = Spread<S, UNROLL>::sum_owners(grad.total);
                 if (own.exists) store_scalar(args.grad, args.partial, args, at, task, total);
@@ -227,9 +226,8 @@ __device__ __forceinline__ void weigh_again(
     const TraversalArgs& args, const Lane<S>& at, const typename F::Params& params,
     const typename F::Source& source, const B& batch, const Reader<F, S> (&reader)[UNROLL],
     const typename F::Edge (&edge)[UNROLL], Spread<S, UNROLL>& alpha, Spread<S, UNROLL>& ds) {
-    using Logs = LogSum<F::Options::LOGIT>;
-    float2 stats[Spread<S, UNROLL>::HELD];
-    Logs lse[Spread<S, UNROLL>::HELD];
+    using Stats = RowStats<F::Options::LOGIT>;
+    Stats stats[Spread<S, UNROLL>::HELD];
     #pragma unroll
     for (int i = 0; i < alpha.HELD; i++) {
         const int u = alpha.index(at.within, i);
@@ -237,9 +235,9 @@ __device__ __forceinline__ void weigh_again(
         #pragma unroll
         for (int n = 1; n < UNROLL; n++) id = u == n ? batch.ids[n] : id;
         const u64 stat = at.head + (u64)(unsigned)id * (unsigned)args.heads;
-        stats[i] = __ldg(args.row_stats + stat);
-        lse[i] = Logs::gather(args.lse, stat, stats[i].x);
+        stats[i] = Stats::gather(args.row_stats, stat);
     }
+    batch.draw(args, at);
     Owner<F, S, UNROLL, false> owner;
     owner.load(args, at, batch, source.scalar());
     float score[UNROLL], dot[UNROLL];
@@ -252,22 +250,22 @@ __device__ __forceinline__ void weigh_again(
     ds.sum(dot, at.within);
     #pragma unroll
     for (int i = 0; i < alpha.HELD; i++) {
-        const float weight = lse[i].weight(F::logit(params, alpha.held[i], owner.term[i]));
-        ds.held[i] = weight * (owner.grad_weight(i, ds.held[i]) - stats[i].y);
+        const float weight = stats[i].lse.weight(F::logit(params, alpha.held[i], owner.term[i]));
+        ds.held[i] = weight * (owner.grad_weight(i, ds.held[i]) - stats[i].delta);
         ds.held[i] *= F::slope_of(params, owner.term[i]);
         alpha.held[i] = owner.kept(i, weight);
     }
 }
 
-// The same as the pass by destination left them.
+// The same as the pass by destination left them, in its order: `edge` is an edge's place there.
 template <class S, int UNROLL, class B>
 __device__ __forceinline__ void weights_left(
     const TraversalArgs& args, const Lane<S>& at, const B& batch, Spread<S, UNROLL>& alpha,
     Spread<S, UNROLL>& ds) {
     #pragma unroll
     for (int i = 0; i < alpha.HELD; i++) {
-        const unsigned edge = batch.edge(alpha.index(at.within, i));
-        const float2 pair = __ldg(args.edge.pairs + at.head + (u64)edge * (unsigned)args.heads);
+        const unsigned place = batch.edge(alpha.index(at.within, i));
+        const float2 pair = __ldg(args.edge.pairs + at.head + (u64)place * (unsigned)args.heads);
         alpha.held[i] = pair.x;
         ds.held[i] = pair.y;
     }
@@ -286,7 +284,7 @@ __device__ __forceinline__ void softmax_backward_src(const TraversalArgs& args) 
     #pragma unroll 1
     for (int block = blockIdx.y; block < head_blocks; block += gridDim.y) {
         const Lane<S> at(args.heads, args.dim, block);
-        const FeatureLanes<O> lanes(args, block);
+        const FeatureLanes<O> lanes(args, at);
         typename F::Params params;
         params.load(args, at);
         // Touched once a task, so kept in shared memory: registers buy more warps.
@@ -396,7 +394,7 @@ __device__ __forceinline__ void softmax_row_stats(const TraversalArgs& args) {
         if constexpr (O::COTANGENT)
             if (exists) delta += args.edge.row_sums[stat];
         if (exists && at.within == 0)
-            args.row_stats[stat] = make_float2(LogSum<O::LOGIT>::load(args.lse, stat).value, delta);
+            RowStats<O::LOGIT>{LogSum<O::LOGIT>::load(args.lse, stat), delta}.store(args.row_stats, stat);
     }
 }
 

@@ -11,7 +11,7 @@ template <class F, class S> struct Softmax {
     using O = typename F::Options;
     static constexpr int K = S::VALUES;
     float top, sum, acc[K];
-    FeatureSum<O> features;
+    FeatureSum<O, S> features;
 
     __device__ __forceinline__ void clear() {
         top = LOWEST;
@@ -32,14 +32,15 @@ template <class F, class S> struct Softmax {
             constexpr bool MASKED = EXACT || decltype(tail)::value;
             typename F::Src src[UNROLL];
             typename F::Edge edge[UNROLL];
-            FeatureRow<O> feature[UNROLL];
+            FeatureRows<O, S, UNROLL> feature;
             load_batch<UNROLL>(args, at, batch.ids, batch.first, task.count, MASKED, src);
             #pragma unroll
             for (int u = 0; u < UNROLL; u++) {
                 const bool live = !MASKED || batch.first + u < task.count;
                 edge[u].load(args, at, batch, u, live);
-                feature[u].load(args, lanes, batch, u, live);
             }
+            feature.load(args, lanes, batch, task.count, MASKED);
+            batch.draw(args, at);
             Owner<F, S, UNROLL, true> owner;
             owner.load(args, at, batch, row.scalar());
             Spread<S, UNROLL> logit;
@@ -53,8 +54,8 @@ template <class F, class S> struct Softmax {
                         const float source = F::source_score(params, src[u], at);
                         score[u] = F::score(params, src[u], row, edge[u], source, at);
                     }
-                    score[u] = features.score(score[u], feature[u], at.lane);
                 }
+                features.score(score, lanes, feature);
                 logit.sum(score, at.within);
             }
             float most = LOWEST;
@@ -80,8 +81,8 @@ template <class F, class S> struct Softmax {
                 F::value(src[u]).unpack(v);
                 #pragma unroll
                 for (int i = 0; i < K; i++) acc[i] = fmaf(p, v[i], acc[i]);
-                features.add(p, feature[u]);
             }
+            features.add(logit, lanes, feature);
         });
         sum = Spread<S, UNROLL>::sum_owners(sum);
     }
@@ -108,7 +109,7 @@ __device__ __forceinline__ void softmax_forward(const TraversalArgs& args) {
     #pragma unroll 1
     for (int block = blockIdx.y; block < head_blocks; block += gridDim.y) {
         const Lane<S> at(args.heads, args.dim, block);
-        const FeatureLanes<O> lanes(args, block);
+        const FeatureLanes<O> lanes(args, at);
         Owned<S, UNROLL, O> own(packed_task(args, at, warp * S::TASKS));
         const Task& task = own.task;
         typename F::Params params;
@@ -130,6 +131,7 @@ __device__ __forceinline__ void softmax_forward(const TraversalArgs& args) {
                 }
             }
         }
+        state.features.combine();
         if (!own.exists) continue;
         const i64 stat = (i64)(task.slot < 0 ? task.row : task.slot) * args.heads + at.head;
         if (task.slot < 0) {

@@ -18,12 +18,12 @@ __device__ __forceinline__ void softmax_weights(const TraversalArgs& args) {
     #pragma unroll 1
     for (int block = blockIdx.y; block < head_blocks; block += gridDim.y) {
         const Lane<S> at(args.heads, args.dim, block);
-        const FeatureLanes<O> lanes(args, block);
+        const FeatureLanes<O> lanes(args, at);
         Owned<S, UNROLL, O> own(packed_task(args, at, warp * S::TASKS));
         const Task& task = own.task;
         typename F::Params params;
         typename F::Row row;
-        FeatureSum<O> features;
+        FeatureSum<O, S> features;
         params.load(args, at);
         row.load(args, at, task.row, own.exists);
         features.load(args, lanes, task.row, own.exists);
@@ -34,18 +34,19 @@ __device__ __forceinline__ void softmax_weights(const TraversalArgs& args) {
             constexpr bool MASKED = decltype(tail)::value;
             typename F::Src src[UNROLL];
             typename F::Edge edge[UNROLL];
-            FeatureRow<O> feature[UNROLL];
+            FeatureRows<O, S, UNROLL> feature;
             load_batch<UNROLL>(args, at, batch.ids, batch.first, task.count, MASKED, src);
+            feature.load(args, lanes, batch, task.count, MASKED);
+            batch.draw(args, at);
             float score[UNROLL];
             #pragma unroll
             for (int u = 0; u < UNROLL; u++) {
                 const bool live = !MASKED || batch.first + u < task.count;
                 edge[u].load(args, at, batch, u, live);
-                feature[u].load(args, lanes, batch, u, live);
                 const float source = F::source_score(params, src[u], at);
                 score[u] = F::score(params, src[u], row, edge[u], source, at);
-                score[u] = features.score(score[u], feature[u], at.lane);
             }
+            features.score(score, lanes, feature);
             Owner<F, S, UNROLL, true> owner;
             owner.load(args, at, batch, row.scalar());
             Spread<S, UNROLL> logit;

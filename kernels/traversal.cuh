@@ -42,7 +42,7 @@ struct TraversalArgs {
     void* out;                   // forward: written; backward: read
     float* lse;                  // [N, H] base-2 log-sum-exp, up to a constant of the row; LogSum
     const void* grad_out;
-    float2* row_stats;           // [N, H] (LogSum::value, <grad_out, out>), written by destination
+    float* row_stats;            // [N, H] RowStats, written by destination
     void* grad;                  // gradient of the rows of this direction, or null
     float* param_partials;       // [gridDim.x, H * D], or null
     float* partial;              // [slots, H * D]
@@ -99,9 +99,15 @@ template <class S, int UNROLL, class O> struct Ids {
 // UNROLL neighbours of a task, from position `first` on.
 template <class S, int UNROLL, class O> struct Batch {
     using Held = Ids<S, UNROLL, O>;
-    const Held& held;
+    Held& held;
     int first;
     int ids[UNROLL];
+
+    // Have dropout draw for the ids held, if these were not drawn for: after the rows were asked for, so
+    // that it is done while they come. Before `kept`; all lanes call.
+    __device__ __forceinline__ void draw(const TraversalArgs& args, const Lane<S>& at) const {
+        if (first % Held::STEP == 0) held.draw(args, at);
+    }
 
     // Of the edge at position first + u: number, neighbour, and what dropout does. All lanes call.
     __device__ __forceinline__ unsigned edge(int u) const { return Held::pick(held.edge, first, u); }
@@ -156,7 +162,6 @@ __device__ __forceinline__ void for_batches(
         if (first % Held::STEP == 0) {
             mine = ahead;
             ahead.load(args, task, first + Held::STEP, place);
-            mine.draw(args, at);
         }
         Batch<S, UNROLL, O> batch{mine, first, {}};
         #pragma unroll
@@ -235,8 +240,6 @@ template <bool SPLIT> struct LogSum {
     static __device__ __forceinline__ LogSum load(const float* table, i64 place) {
         return {table[place]};
     }
-    // From the row statistics, which have `value`.
-    static __device__ __forceinline__ LogSum gather(const float*, u64, float value) { return {value}; }
     __device__ __forceinline__ float weight(float score) const { return weight_of(score, value); }
 };
 template <> struct LogSum<true> {
@@ -247,11 +250,32 @@ template <> struct LogSum<true> {
     static __device__ __forceinline__ LogSum load(const float* table, i64 place) {
         return {table[2 * place], table[2 * place + 1]};
     }
-    static __device__ __forceinline__ LogSum gather(const float* table, u64 place, float value) {
-        return {value, __ldg(table + 2 * place + 1)};
-    }
     __device__ __forceinline__ float weight(float score) const {
         return weight_of(score - value, log_sum);
+    }
+};
+
+// What the pass by source gathers of a row and head: the log-sum-exp and <grad_out, out>, in one access.
+template <bool SPLIT> struct RowStats {
+    LogSum<SPLIT> lse;
+    float delta;
+    __device__ __forceinline__ void store(float* table, i64 place) const {
+        reinterpret_cast<float2*>(table)[place] = make_float2(lse.value, delta);
+    }
+    static __device__ __forceinline__ RowStats gather(const float* table, u64 place) {
+        const float2 found = __ldg(reinterpret_cast<const float2*>(table) + place);
+        return {{found.x}, found.y};
+    }
+};
+template <> struct RowStats<true> {
+    LogSum<true> lse;
+    float delta;
+    __device__ __forceinline__ void store(float* table, i64 place) const {
+        reinterpret_cast<float4*>(table)[place] = make_float4(lse.value, lse.log_sum, delta, 0.f);
+    }
+    static __device__ __forceinline__ RowStats gather(const float* table, u64 place) {
+        const float4 found = __ldg(reinterpret_cast<const float4*>(table) + place);
+        return {{found.x, found.y}, found.z};
     }
 };
 

@@ -180,30 +180,42 @@ class _Entries(NamedTuple):
 def _compact(indptr: Tensor, indices: Tensor, num_columns: int) -> _Entries:
     num_rows, num_edges = indptr.numel() - 1, indices.numel()
     rows = expand_rows(indptr, num_edges)
-    window, row = rows >> 4, rows & 15
-    narrow = windows_of(num_rows) * TILE * num_columns <= _INT32_MAX  # sorts in half the time
-    first = rows - row  # of the window
-    if not narrow:
-        first, indices = first.long(), indices.long()
-    keys = torch.add(row, indices, alpha=TILE).add(first, alpha=num_columns)
+    window = rows >> 4
+    keys = torch.add(indices.long(), window, alpha=num_columns)
+    if windows_of(num_rows) * num_columns <= 2 * (_INT32_MAX + 1):
+        keys = (keys - (_INT32_MAX + 1)).int()  # sorts in half the time
+    # Stable, so that rows ascend. A window's edges stay within its part of the CSR, and `window`
+    # holds after the sort as well.
     keys, order = torch.sort(keys, stable=True)
-    # A window's edges stay within its part of the CSR, so `window` holds after the sort as well.
-    within = keys.sub(first, alpha=num_columns)
-    row = (within & 15).int()
+    row = rows[order] & 15
     dtype = index_dtype(num_edges + num_rows)
-    group = _starts(keys >> 4).cumsum(0, dtype=dtype)  # from 1: edges of one column of a window
-    own, number = (group - 1).long(), _times_before(keys, dtype)
-    width = group.new_zeros(num_edges + 1)
-    width.scatter_reduce_(0, own, number + 1, "amax")
-    base = width.cumsum(0, dtype=dtype) - width  # columns before each group
-    columns_before = base[_before_windows(group, indptr)]
+    starts = _starts(keys)
+    group = starts.cumsum(0, dtype=dtype)  # from 1: edges of one column of a window
+    column, columns_before = _columns(starts, starts | _starts(row), group, indptr)
     tiles = (columns_before.diff() + (TILE - 1)) >> 4
     tile_ptr = torch.nn.functional.pad(tiles.cumsum(0, dtype=dtype), (1, 0))
-    slot = base[own].add_(number).add_((tile_ptr * TILE - columns_before)[window.long()])
+    slot = column.add_((tile_ptr * TILE - columns_before)[window])
     column = (slot & 15).int()
     bit = ((column & 6) << 2) + ((column & 8) >> 1) + (column & 1) + ((row & 8) >> 2)
     word = (slot >> 4) * WORDS + (row & 7)
-    return _Entries(order, (within >> 4).int(), slot, word, bit, tile_ptr)
+    return _Entries(order, indices[order], slot, word, bit, tile_ptr)
+
+
+def _columns(
+    starts: Tensor, distinct: Tensor, group: Tensor, indptr: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The column of each edge, counted over all windows, and the columns before each window.
+
+    ``starts``: of a column of a window; ``distinct``: of an edge; ``group``: columns up to here.
+    """
+    dtype, windows = group.dtype, _before_windows(group, indptr)
+    if bool(distinct.all()):
+        return group - 1, windows
+    own, number = (group - 1).long(), _times_before(distinct, dtype)
+    width = group.new_zeros(group.numel() + 1)
+    width.scatter_reduce_(0, own, number + 1, "amax")
+    base = width.cumsum(0, dtype=dtype) - width  # columns before each group
+    return base[own].add_(number), base[windows]
 
 
 def _before_windows(group: Tensor, indptr: Tensor) -> Tensor:
@@ -221,10 +233,10 @@ def _starts(keys: Tensor) -> Tensor:
     return starts
 
 
-def _times_before(keys: Tensor, dtype: torch.dtype) -> Tensor:
-    """How often each sorted key came before: 0 but for duplicates."""
-    count = keys.numel()
-    starts, at = _starts(keys), torch.arange(count, dtype=dtype, device=keys.device)
+def _times_before(starts: Tensor, dtype: torch.dtype) -> Tensor:
+    """Place of each entry in its run: 0 but for duplicates. ``starts``: where a run begins."""
+    count = starts.numel()
+    at = torch.arange(count, dtype=dtype, device=starts.device)
     run = starts.cumsum(0) - 1
     # What is no start goes to one more place, which nobody reads.
     first = at.new_zeros(count + 1).scatter_(0, torch.where(starts, run, count), at)

@@ -96,6 +96,7 @@ class Graph:
         self._blocks: dict[Direction, BlockSparse] = {}
         self._block_stats: dict[Direction, BlockStats] = {}
         self._block_places: dict[Direction, Tensor] = {}
+        self._places: dict[Direction, Tensor | None] = {}
         self.plans: dict[Any, Any] = {}  # launch plans that the runtime keeps with the graph
         self._ends: tuple[Tensor, Tensor] | None = None
         self._reversed: Graph | weakref.ref[Graph] | None = None
@@ -325,6 +326,17 @@ class Graph:
         indptr, indices, order, _ = group_cpu(src, dst, self._num_src)
         return CSR(indptr, indices, order)
 
+    def places_by_src(self) -> Tensor | None:
+        """Where each edge of ``by_src`` stands in ``by_dst``, integer [E]; cached. None: there."""
+        if "src" not in self._places:
+            ids, by_src = self.by_dst.edge_ids, self.by_src.edge_ids
+            if ids is not None:
+                places = torch.empty_like(ids)
+                places[ids.long()] = torch.arange(len(ids), dtype=ids.dtype, device=ids.device)
+                by_src = places if by_src is None else places[by_src.long()]
+            self._places["src"] = by_src
+        return self._places["src"]
+
     def splits(self, direction: Direction, chunk: int) -> Splits:
         """Row chunks of at most ``chunk`` neighbours (see :class:`Splits`), cached."""
         if not 1 <= chunk <= MAX_CHUNK:
@@ -386,7 +398,8 @@ class Graph:
         parts = [self._by_dst, self._by_src, *self._splits.values(), *self._blocks.values()]
         if isinstance(self._reversed, Graph):
             parts += self._reversed._splits.values()
-        places = sum(t.numel() * t.element_size() for t in self._block_places.values())
+        held = (*self._block_places.values(), *self._places.values())
+        places = sum(t.numel() * t.element_size() for t in held if t is not None)
         return places + sum(p.nbytes() for p in parts if p is not None)
 
     def clear(self) -> None:
@@ -400,6 +413,7 @@ class Graph:
             self._blocks.clear()
             self._block_stats.clear()
             self._block_places.clear()
+            self._places.clear()
 
     def __repr__(self) -> str:
         return (

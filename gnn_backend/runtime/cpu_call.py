@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -90,12 +89,11 @@ class Call:
 
     def _draw(self, dropout: Dropout, numbers: Tensor) -> None:
         numbers[MAX_SCALARS - 1] = dropout.scale
-        p = float(torch.tensor(dropout.p, dtype=torch.float32))
         self.tensors["dropout"] = numbers  # it has no address of its own
         self.numbers = {
             "dropout_seed": _signed(dropout.seed),
             "dropout_offset": dropout.offset & 0xFFFFFFFF,
-            "dropout_threshold": math.ceil(p * (1 << 24)),
+            "dropout_threshold": dropout.threshold,
         }
 
     def _blocks(self) -> int:

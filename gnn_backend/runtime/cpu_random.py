@@ -1,4 +1,4 @@
-"""Counter-based random numbers inside Numba: Philox 4x32-10 on vectors of edges.
+"""Counter-based random numbers inside Numba: Philox 4x32-7 on vectors of edges.
 
 Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3" (2011). A number
 depends on its edge, head, seed and offset alone, so that backward draws the forward's mask anew.
@@ -16,7 +16,7 @@ from gnn_backend.runtime.cpu_vector import splat_value, suffix
 
 _MULTIPLIERS = 0xD2511F53, 0xCD9E8D57
 _KEY_STEPS = 0x9E3779B9, 0xBB67AE85
-_ROUNDS = 10
+_ROUNDS = 7
 _LOW = 0xFFFFFFFF
 _BITS = 8  # of the 32 are dropped: the rest is a float32 in [0, 1) without rounding
 
@@ -44,7 +44,7 @@ def _edge_numbers(builder: Any, ids: Any, first: Any, k: Any, count: Any, width:
 
 
 def _philox(builder: Any, counter: list[Any], seed: Any) -> list[Any]:
-    """Ten rounds; every 32-bit word lies in a lane of 64 bits, whose upper half is 0."""
+    """Seven rounds; every 32-bit word lies in a lane of 64 bits, whose upper half is 0."""
     width = counter[0].type.count
 
     def constant(value: int) -> Any:

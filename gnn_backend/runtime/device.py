@@ -321,8 +321,9 @@ class _Backward:
         self.param_scratch: Tensor | None = None
 
     def reads(self, out: Tensor, lse: Tensor, grad_out: Tensor) -> None:
-        """Take the saved tensors; row statistics are [N_dst, H, 2]."""
-        self.row_statistics = self.engine.floats(out.shape[0] * self.plan.heads * 2)
+        """Take the saved tensors, and make room for row statistics (``RowStats``)."""
+        words = 4 if self.plan.options.logit else 2
+        self.row_statistics = self.engine.floats(out.shape[0] * self.plan.heads * words)
         held = (out, lse, grad_out, self.row_statistics)
         self.saved = tuple(tensor.data_ptr() for tensor in held)
 

@@ -14,13 +14,13 @@ from gnn_backend.runtime.plan import Side
 if TYPE_CHECKING:
     from gnn_backend.runtime.random import Dropout
 
-EDGE_ARGS = struct.Struct("<16q2Qq2f")  # EdgeArgs in kernels/edge_terms.cuh
+EDGE_ARGS = struct.Struct("<16q2QqIf")  # EdgeArgs in kernels/edge_terms.cuh
 #: Its fields, and what they are where nothing is given.
 _FIELDS: dict[str, float] = dict.fromkeys(
     ("ids", "wide_ids", "logit", "rows", "grad_weights", "grad_logit", "grad_rows", "weights",
      "pairs", "row_sums", "features", "query", "out", "grad_out", "grad_query", "partial", "seed",
-     "offset", "drawn"), 0,
-) | {"drop_below": 0.0, "keep_scale": 1.0}  # fmt: skip
+     "offset", "drawn", "drop_below"), 0,
+) | {"keep_scale": 1.0}  # fmt: skip
 NO_EDGES = EDGE_ARGS.pack(*_FIELDS.values())
 
 
@@ -53,7 +53,7 @@ class EdgeTerms:
             fields["offset"] = dropout.offset
             if dropout.drawn is not None:
                 fields["drawn"] = dropout.drawn.data_ptr()
-            fields["drop_below"] = dropout.p
+            fields["drop_below"] = dropout.smallest_kept
             fields["keep_scale"] = dropout.scale
 
     def set(self, **tables: Tensor | None) -> None:

@@ -88,6 +88,7 @@ class Plan:
         multiprocessors: int,
         options: Options = PLAIN,
         chunk: int | None = None,
+        mapping: str = selection.NEIGHBOURS,
     ) -> None:
         if dim > selection.MAX_HEAD_DIM:
             raise Unsupported("head-dim", f"{dim} > {selection.MAX_HEAD_DIM}")
@@ -104,7 +105,7 @@ class Plan:
         self.of_src = frozenset((*functor.src, *functor.params))
         self.of_dst = frozenset((*functor.dst, *functor.params))
         self.required = self.of_src | self.of_dst
-        self.shape, self.fragment = _layouts(name, heads, dim, options.features)
+        self.shape, self.fragment = _layouts(name, heads, dim, options.features, mapping)
         form = (functor.cuda_type, functor.cuda_header, name, self.shape)
         if options.weights:
             self.unit = weights_unit(*form, options, self.fragment)
@@ -140,7 +141,7 @@ class Plan:
         shape, heads = self.shape, "head" if self.shape.heads == 1 else "heads"
         edge = f" with {self.options.name}" if self.options.name else ""
         return (
-            f"{functor.name}{edge}: rows, at most {self.chunk} neighbours a task"
+            f"{functor.name}{edge}: rows, {shape.mapping}, at most {self.chunk} neighbours a task"
             f" ({'measured' if self.tuned else 'from the number of edges'}), {shape.lanes} lanes of"
             f" {shape.values} values a head, {shape.heads} {heads} side by side,"
             f" {self._unroll} edges in flight"
@@ -157,6 +158,8 @@ class Plan:
         rows = graph.num_dst if direction == "dst" else graph.num_src
         blocks = -(-splits.num_tasks // self.rows_a_block) if rows * self.width else 0
         edge_ids = csr.edge_ids if self.options.numbered else None
+        if direction == "src" and self.features:  # numbers what the pass by destination left
+            edge_ids = graph.places_by_src()
         heavy = splits.heavy_rows.numel() if blocks else 0
         return Side(
             keep=(csr, splits, edge_ids),
@@ -226,9 +229,9 @@ def plan_key(
 
 
 def _layouts(
-    dtype: str, heads: int, dim: int, features: int
+    dtype: str, heads: int, dim: int, features: int, mapping: str
 ) -> tuple[selection.Shape, selection.Shape | None]:
     """Lane layouts of the operands' rows, and of edge features where there are any."""
     if features and heads and dim:
         return selection.shapes_with_features(dtype, heads, dim, features)
-    return selection.shape_for(dtype, heads, max(1, dim)), None
+    return selection.shape_for(dtype, heads, max(1, dim), mapping), None

@@ -25,6 +25,9 @@ WARP = 32
 CHUNKS = (32, 64, 128, 192, 384, 1024)  # neighbours a task
 FULL_WARPS = 2000  # warps with tasks of full length that keep a large GPU busy
 
+#: Mappings of rows to lanes (:func:`shape_for`).
+MAPPINGS = NEIGHBOURS, FEATURES = ("neighbour-parallel", "feature-parallel")
+
 DTYPE_NAMES = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
 DTYPE_TYPES = {"f32": "float", "bf16": "bf16", "f16": "f16"}
 PER_ACCESS = {"f32": 4, "bf16": 8, "f16": 8}  # values in 16 bytes
@@ -60,6 +63,11 @@ class Shape:
         return WARP // (self.lanes * self.heads)
 
     @property
+    def mapping(self) -> str:
+        """The mapping that this layout is."""
+        return NEIGHBOURS if self.tasks > 1 else FEATURES
+
+    @property
     def name(self) -> str:
         kind = ("v" if self.vector else "s") + ("f" if self.full else "m")
         return f"l{self.lanes}h{self.heads}k{self.values}{kind}"
@@ -92,8 +100,30 @@ def _power_of_two(n: int) -> int:
 
 
 @lru_cache(maxsize=1024)
-def shape_for(dtype: str, heads: int, dim: int) -> Shape:
-    """Lane layout for rows of ``heads`` heads of ``dim`` values (1 to ``MAX_HEAD_DIM``)."""
+def shape_for(dtype: str, heads: int, dim: int, mapping: str = NEIGHBOURS) -> Shape:
+    """Lane layout for rows of ``heads`` heads of ``dim`` values (1 to ``MAX_HEAD_DIM``).
+
+    Parameters
+    ----------
+    mapping : {"neighbour-parallel", "feature-parallel"}
+        Whether the lanes of a warp share the neighbours of several tasks, with as many values a
+        lane as are fastest on an H200; or the features of a single neighbour's row, as far as it
+        goes. Wide rows are feature-parallel in any case.
+    """
+    found = _neighbour_parallel(dtype, heads, dim)
+    if mapping == NEIGHBOURS or not (found.full and found.vector):
+        return found
+    each = PER_ACCESS[dtype]
+    lanes = min(WARP, dim // each)
+    if lanes < found.lanes or lanes * each != dim:
+        return found
+    side = 1
+    while lanes * side < WARP and heads % (side * 2) == 0:
+        side *= 2
+    return Shape(lanes, side, each, vector=True, full=True)
+
+
+def _neighbour_parallel(dtype: str, heads: int, dim: int) -> Shape:
     if dim % PER_ACCESS[dtype]:
         lanes = min(WARP, max(4, _power_of_two(dim)))
         return Shape(lanes, 1, _power_of_two(-(-dim // lanes)), vector=False, full=False)
@@ -123,7 +153,7 @@ def all_shapes(*dtypes: str) -> list[Shape]:
         for dtype in dtypes or DTYPE_NAMES.values()
         for heads in (1, 2, 4, 8, 16)
         for dim in range(1, MAX_HEAD_DIM + 1)
-    }
+    }  # neighbour-parallel; the others are compiled where they are measured
     return list(found)
 
 
@@ -134,9 +164,10 @@ def on_tensor_cores(dtype: str, shape: Shape) -> bool:
 
 @lru_cache(maxsize=1024)
 def shapes_with_features(dtype: str, heads: int, dim: int, features: int) -> tuple[Shape, Shape]:
-    """Lane layouts of the operands' rows and of edge features, which share lanes and heads.
+    """Lane layouts of the operands' rows and of edge features, with equal lanes a group.
 
-    The lanes of a head are as many as the wider of the two asks for.
+    The lanes of a head are as many as the wider of the two asks for. Where features need fewer,
+    those of several edges stand side by side in them, which the layout counts as heads.
     """
     plain = shape_for(dtype, heads, dim)
     lanes = min(WARP, max(plain.lanes, _power_of_two(-(-features // VALUES))))
@@ -144,13 +175,17 @@ def shapes_with_features(dtype: str, heads: int, dim: int, features: int) -> tup
     while lanes * side > WARP // 2 and side > 1:
         side //= 2
 
-    def layout(width: int) -> Shape:
+    def layout(width: int, lanes: int, side: int) -> Shape:
         each = PER_ACCESS[dtype]
         vector = width % each == 0
         values = max(each if vector else 1, _power_of_two(-(-width // lanes)))
         return Shape(lanes, side, values, vector, vector and width == lanes * values)
 
-    return plain if (lanes, side) == (plain.lanes, plain.heads) else layout(dim), layout(features)
+    each = PER_ACCESS[dtype] if features % PER_ACCESS[dtype] == 0 else 1
+    few = min(lanes, _power_of_two(-(-features // each)))
+    fragment = layout(features, few, side * (lanes // few))
+    same = (lanes, side) == (plain.lanes, plain.heads)
+    return plain if same else layout(dim, lanes, side), fragment
 
 
 @lru_cache(maxsize=1024)
@@ -163,36 +198,46 @@ def schedule_for(
 ) -> Schedule:
     """Edges in flight and register bounds: as many as fit without spilling.
 
-    What edges bring besides takes registers: numbers and terms one block, rows half of the edges.
+    What edges bring besides takes registers: numbers and terms one block in float32, rows half of
+    the edges. Features leave two edges in flight, of which there may then be more groups.
     """
     plain = _plain_schedule(dtype, shape, functor)
     if not options.numbered:
         return plain
-    wide = options.rows or fragment is not None
-    values = max(shape.values, fragment.values if fragment else 0)
-    each = 1 if values > VALUES else 2
+    packed = on_tensor_cores(dtype, shape)
+    if fragment is not None:
+        if max(shape.values, fragment.values) <= (PACKED_VALUES if packed else VALUES):
+            return _schedule(*_WITH_FEATURES[packed])
+        return _schedule((1, 1), (1, 1), (1, 1))
 
     def burdened(tuning: Pass) -> Pass:
-        unroll = min(tuning.unroll, each) if wide else tuning.unroll
-        return Pass(unroll, max(1, tuning.min_blocks - 1))
+        if options.rows:
+            most = 1 if shape.values > VALUES else 2
+            return Pass(min(tuning.unroll, most), max(1, tuning.min_blocks - 1))
+        return Pass(tuning.unroll, tuning.min_blocks - (not packed and tuning.min_blocks > 1))
 
     return Schedule(*(burdened(getattr(plain, which)) for which in _PASSES))
 
 
 _PASSES = ("forward", "backward_dst", "backward_src")
+#: Of dot products with edge features, by whether they run on tensor cores.
+_WITH_FEATURES: dict[bool, tuple[tuple[int, int], ...]] = {
+    False: ((2, 5), (2, 4), (2, 5)),
+    True: ((2, 4), (2, 3), (4, 4)),
+}
 #: Of GAT and dot products: by values a lane, and whether dot products run on tensor cores.
 _SCHEDULES: dict[str, dict[tuple[int, bool], tuple[tuple[int, int], ...]]] = {
     "GAT": {
         (VALUES, False): ((4, 5), (4, 4), (4, 4)),
         (VALUES, True): ((4, 5), (4, 5), (4, 4)),
         (PACKED_VALUES, False): ((2, 1), (2, 1), (2, 1)),
-        (PACKED_VALUES, True): ((4, 5), (4, 4), (4, 3)),
+        (PACKED_VALUES, True): ((4, 5), (4, 4), (4, 4)),
     },
     "Dot": {
-        (VALUES, False): ((4, 4), (4, 3), (4, 3)),
+        (VALUES, False): ((4, 4), (4, 4), (4, 3)),
         (VALUES, True): ((4, 5), (4, 3), (4, 3)),
         (PACKED_VALUES, False): ((2, 1), (2, 1), (1, 1)),
-        (PACKED_VALUES, True): ((4, 4), (2, 4), (2, 3)),
+        (PACKED_VALUES, True): ((4, 4), (2, 4), (2, 4)),
     },
 }
 

@@ -103,7 +103,9 @@ def test_what_is_chosen_is_said_with_its_reason(monkeypatch: pytest.MonkeyPatch)
         (text,) = record.choices
         return text
 
-    assert said().startswith("dot: rows, at most 32 neighbours a task (from the number of edges)")
+    assert said().startswith(
+        "dot: rows, neighbour-parallel, at most 32 neighbours a task (from the number of edges)"
+    )
     assert said().endswith("not tiles, fewer than 100,000 edges")
     monkeypatch.setattr(block_choice, "MIN_EDGES", 1)
     assert "tiles" in said() and "edges in a tile, predicted" in said()

@@ -126,6 +126,34 @@ def test_attention_runs_at_the_measured_task_length(
     assert len(tried) == len(CHUNKS)  # a graph of its class is not measured
 
 
+def test_attention_runs_in_the_measured_mapping(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from gnn_backend.ops.attention import dot_attention
+    from gnn_backend.runtime.plan import Plan
+    from gnn_backend.runtime.selection import FEATURES, NEIGHBOURS
+
+    def clock(call: object, device: torch.device) -> float:
+        call()  # type: ignore[operator]
+        (plan,) = (p for p in graph.plans.values() if isinstance(p, Plan))
+        tried.append((plan.chunk, plan.shape.tasks > 1))
+        return plan.chunk + plan.shape.tasks
+
+    tried: list[tuple[int, bool]] = []
+    monkeypatch.setattr(autotune, "milliseconds", clock)
+    graph = Graph.from_edge_index(uniform(20, 20, 60), 20, 20)
+    x = torch.randn(20, 2, 64)
+    with override(cpu_target="emulator"):
+        fitted = dot_attention(graph, x, x, x)
+        assert [p.shape.mapping for p in graph.plans.values()] == [NEIGHBOURS]
+        graph.plans.clear()
+        with override(autotune=True):
+            measured = dot_attention(graph, x, x, x)
+    assert tried[-2:] == [(32, True), (32, False)]
+    assert [p.shape.mapping for p in graph.plans.values()] == [FEATURES]
+    torch.testing.assert_close(measured, fitted)
+
+
 def test_without_it_the_fitted_length_is_taken(folder: Path) -> None:
     from gnn_backend.ops.attention import gatv2_attention
     from gnn_backend.runtime.plan import Plan

@@ -12,6 +12,7 @@ from torch import Tensor
 from gnn_backend.config import get_config
 from gnn_backend.errors import Unsupported
 from gnn_backend.graph import Graph
+from gnn_backend.runtime.aggregation import Forward, Message
 from gnn_backend.runtime.random import Dropout
 
 if TYPE_CHECKING:
@@ -142,3 +143,54 @@ def sparse_engine(device: torch.device, dtype: torch.dtype) -> DeviceEngine:
     if device.type == "cpu" and get_config().cpu_target != "emulator":
         raise Unsupported("cpu-operators", "the sparse operators are CUDA kernels")
     return _device_engine(device)
+
+
+class AggregationEngine(Protocol):
+    """Aggregation of messages, on one target.
+
+    It computes the primitives ``sum``, ``square`` (sum of squares), ``max``, ``min``, ``mul``
+    and ``softmax``; one with an attribute ``reductions`` also those named there, from and to the
+    operands' dtype.
+    """
+
+    def aggregate_forward(
+        self,
+        graph: Graph,
+        message: Message,
+        wanted: tuple[str, ...],
+        *,
+        first: bool,
+        nan_wins: bool,
+        temperature: Tensor | float | None,
+        save: bool,
+    ) -> Forward:
+        """One pass over the neighbours; ``save`` what backward wants."""
+        ...
+
+    def aggregate_backward(
+        self,
+        graph: Graph,
+        message: Message,
+        forward: Forward,
+        grads: dict[str, Tensor],
+        *,
+        first: bool,
+        nan_wins: bool,
+        temperature: Tensor | float | None,
+        needs_x: bool,
+        needs_edge: bool,
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """Gradients of x, of the edges' operand in the caller's order, and of the temperature."""
+        ...
+
+
+def aggregation_engine(device: torch.device, dtype: torch.dtype) -> AggregationEngine:
+    """The engine that aggregates messages of ``dtype`` on ``device``.
+
+    Raises
+    ------
+    Unsupported
+        ``dtype-unsupported``, ``device``, ``cpu-operators``, ``no-kernel``.
+    """
+    sparse_engine(device, dtype)  # refuses what it has no kernels for
+    raise Unsupported("no-kernel", "aggregation runs in plain torch")

@@ -86,7 +86,7 @@ def bound_splits(num_rows: int, num_edges: int, chunk: int) -> tuple[int, int, i
     For splits that must not wait for the device: ``make_splits`` with these sizes and ``padded``.
     One row is added at the end, whose tasks are there to fill up.
     """
-    # A row of d > 0 edges has 1 + (d - 1) // chunk tasks, one of d > chunk at most 2 (d - 1) / chunk.
+    # A row of d > 0 edges has 1 + (d - 1) // chunk tasks, at most 2 (d - 1) / chunk if d > chunk.
     num_tasks = num_rows + num_edges // chunk + 1
     return num_tasks, 2 * num_edges // chunk, min(num_rows, num_edges // (chunk + 1))
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from gnn_backend.graph.build import index_dtype
+from gnn_backend.ops.attention import kernel_ready
 from gnn_backend.ops.operands import ready, row_bytes
 from gnn_backend.ops.segment import reduce_rows
 from gnn_backend.runtime.launch import sparse_engine
@@ -29,15 +30,13 @@ class Groups:
         Bounds of the groups in the sorted list.
     order : int32 or int64 [num_entries] or None
         Place in the sorted list -> entry, stable; None where entries are sorted as they stand.
-    group_of : int32 [num_entries] or None
-        The group of each entry.
     num_groups, num_entries : int
     """
 
     def __init__(
         self, indptr: Tensor, num_entries: int, order: Tensor | None, group_of: Tensor | None
     ) -> None:
-        self.indptr, self.order, self.group_of = indptr, order, group_of
+        self.indptr, self.order, self._group_of = indptr, order, group_of
         self.num_groups, self.num_entries = indptr.numel() - 1, num_entries
         self._rows: dict[int, Rows] = {}
         self._lock = threading.Lock()
@@ -86,13 +85,23 @@ class Groups:
         """Entries of each group [num_groups], in the dtype of ``indptr``."""
         return self.indptr.diff()
 
+    def group_of(self) -> Tensor:
+        """The group of each entry, int32 [num_entries]; the last one's for what is in none."""
+        if self._group_of is None:
+            places = torch.arange(
+                self.num_entries, device=self.indptr.device, dtype=self.indptr.dtype
+            )
+            found = torch.searchsorted(self.indptr, places, right=True) - 1
+            self._group_of = (found % self.num_groups).int()
+        return self._group_of
+
     def rows(self, size: int) -> Rows:
         """The groups cut into tasks for entries of so many bytes."""
         chunk = chunk_of(self.num_entries, size)
         with self._lock:
             if chunk not in self._rows:
                 self._rows[chunk] = bounded_rows(
-                    self.indptr, self.num_entries, size, self.order, self.group_of
+                    self.indptr, self.num_entries, size, self.order, self._group_of
                 )
             return self._rows[chunk]
 
@@ -137,13 +146,12 @@ class Groups:
         engine: Any = sparse_engine(value.device, value.dtype)
         rows = self.rows(row_bytes(value))
         plan = SoftmaxPlan(rows, value.dtype, value.shape[1], grad is not None)
-        value = value.contiguous()
-        out: Tensor = plan.run(engine, ready(value), ready(grad))
+        out: Tensor = plan.run(engine, kernel_ready(value), ready(grad))
         return out
 
     def nbytes(self) -> int:
         """Bytes held."""
-        parts = [self.indptr, self.order, self.group_of]
+        parts = [self.indptr, self.order, self._group_of]
         held = sum(part.nbytes for part in parts if part is not None)
         return held + sum(
             rows.splits.nbytes() + rows.csr.indptr.nbytes for rows in self._rows.values()

@@ -109,7 +109,8 @@ def test_padded_splits_are_the_exact_ones_and_tasks_of_nobody(
     assert padded.num_slots >= exact.num_slots
     found = unpack(padded)
     assert found[: exact.num_tasks] == unpack(exact)
-    assert all((row, slot, count) == (rows, -1, 0) for row, slot, _, count in found[exact.num_tasks:])  # fmt: skip
+    for row, slot, _, count in found[exact.num_tasks :]:
+        assert (row, slot, count) == (rows, -1, 0)
     heavy = exact.heavy_rows.numel()
     assert torch.equal(padded.heavy_rows[:heavy], exact.heavy_rows)
     assert torch.equal(padded.heavy_ptr[: heavy + 1], exact.heavy_ptr)

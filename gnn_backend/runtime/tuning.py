@@ -50,10 +50,11 @@ def tune(
 
     device = "emulator" if engine.emulated else torch.cuda.get_device_name(engine.device)
     name = f"{functor.name}-{str(first.dtype)[6:]}-{heads}x{dim}-{autotune.graph_class(graph)}"
-    chunk = autotune.best(device, name, CHUNKS, lambda c: measure(plan(c)))
+    fitted = Plan(functor, graph, *form).chunk
+    chunk = autotune.best(device, name, CHUNKS, lambda c: measure(plan(c)), fitted)
     both = len({plan(chunk, m).shape for m in range(len(MAPPINGS))}) > 1
     mapping = (
-        autotune.best(device, f"{name}-mapping", (0, 1), lambda m: measure(plan(chunk, m)))
+        autotune.best(device, f"{name}-mapping", (0, 1), lambda m: measure(plan(chunk, m)), 0)
         if both
         else 0
     )

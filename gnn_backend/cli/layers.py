@@ -108,7 +108,8 @@ def _try(host: str, name: str, device: str) -> tuple[str, list[str]]:
         products = host == "dgl" and samples.products_alone(found)
         if not products and not (found.symbols and found.launches):
             return "stock", found.reasons or ["no kernel was launched"]
-        if wrong := differing(found.judged_error, found.rounding, _TOLERANCE):
+        judged, rounding, own = found.judged_error, found.rounding, found.own_rounding
+        if wrong := differing(judged, rounding, own, _TOLERANCE):
             worst = max(wrong, key=lambda name: wrong[name])
             return "stock", [f"differs from stock: {worst} by {wrong[worst]:.1e}"]
         if f"{host}.{name}" in found.symbols:

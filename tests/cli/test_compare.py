@@ -117,16 +117,19 @@ def test_a_layer_without_kernels_compares_stock_with_stock(
 
 
 def test_stock_in_another_precision_is_no_judge() -> None:
-    result = {"judged_error": {"out": 0.5}, "reference": "stock in float32", "rounding": {}}
-    assert command._equal(result, 1e-2) is None
-    assert command._equal({**result, "reference": "stock on the CPU"}, 1e-2) is False
-    assert command._equal({**result, "reference": "stock"}, 0.6) is True
+    result = {"judged_error": {"out": 0.5}, "reference": "stock in float32"}
+    assert command._judged(result, torch.float16, 1e-2) == (None, [])
 
 
 def test_an_error_of_the_size_of_rounding_is_none() -> None:
-    result = {"judged_error": {"out": 3e-5}, "reference": "stock on the CPU", "rounding": {}}
-    assert command._equal(result, 2e-5) is False
-    assert command._equal({**result, "rounding": {"out": 2e-5}}, 2e-5) is True
+    result: dict[str, Any] = {"judged_error": {"out": 3e-5, "x": 1e-6}, "reference": "stock"}
+    result |= {"rounding": {}, "own_rounding": {}}
+    assert command._judged(result, torch.float32, 2e-5) == (False, [])
+    result |= {"rounding": {"out": 2e-5, "x": 0.0}, "own_rounding": {"out": 1e-5, "x": 1e-6}}
+    assert command._judged(result, torch.float32, 2e-5) == (True, ["out"])
+    result["own_rounding"]["out"] = 7e-5
+    assert command._judged(result, torch.float32, 2e-5) == (False, [])
+    assert command._judged(result, torch.float64, 2e-5) == (False, [])
 
 
 @pytest.mark.parametrize(

@@ -184,11 +184,38 @@ def test_layers(invoke_json: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
                 "reasons": ["cpu-operators" if host == "dgl" else "no-kernel"],
             }  # fmt: skip
             assert len([row for row in rows if row["host"] == host]) >= 9
+    assert by_symbol["gnn_backend.nn.GraphTransformerConv"]["status"] == "fused"
+    if "pyg.GATv2Conv" in by_symbol:
+        assert by_symbol["pyg.FusedGATConv"]["status"] == "fused"
     if "dgl.GATv2Conv" in by_symbol:
+        assert by_symbol["dgl.attention_pattern"]["status"] == "fused"
         assert by_symbol["dgl.HeteroLinear"]["reasons"] == ["no-operators"]
         assert by_symbol["dgl.ops.gspmm"]["reasons"] == ["cpu-operators"]
         assert "pylibcugraphops" in by_symbol["dgl.CuGraphSAGEConv"]["reasons"][0]
     assert all(row["status"] in ("fused", "kernels", "traced", "stock") for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("host", "name"),
+    [("gnn_backend", "nn.GraphTransformerConv"), ("pyg", "FusedGATConv"),
+     ("dgl", "attention_pattern")],
+)  # fmt: skip
+def test_layers_without_a_stock_of_that_form_are_judged_too(
+    monkeypatch: pytest.MonkeyPatch, host: str, name: str
+) -> None:
+    if host in PACKAGES:
+        pytest.importorskip(PACKAGES[host])
+    assert layers_command._try(host, name, "cpu")[0] == "fused"
+    from gnn_backend.ops import attention
+
+    correct = attention.softmax_attention
+    monkeypatch.setattr(attention, "softmax_attention", lambda *a, **k: _scaled(correct(*a, **k)))
+    status, reasons = layers_command._try(host, name, "cpu")
+    assert status == "stock" and "differs" in reasons[0]
+
+
+def _scaled(found: Any) -> Any:
+    return (found[0] * 1.01, *found[1:]) if isinstance(found, tuple) else found * 1.01
 
 
 @pytest.mark.parametrize("fault", ["wrong", "fallback", "no launch"])

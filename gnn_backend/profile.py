@@ -131,6 +131,14 @@ class Profile:
 
         return render(self.table())
 
+    def __repr__(self) -> str:
+        """One line: how many calls ran on our kernels, how many on stock and why."""
+        why = ", ".join(f"{reason} x{count}" for reason, count in self.reasons.most_common())
+        return (
+            f"<Profile: {self.accelerated} accelerated, {self.fallbacks} stock"
+            f"{f' ({why})' if why else ''}, {sum(self.launches.values())} launches>"
+        )
+
     def __enter__(self) -> Profile:
         global _synchronizing
         with _lock:

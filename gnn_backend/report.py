@@ -60,9 +60,16 @@ def explanation_table(explanation: Explanation) -> Table:
 
 def comparison_table(comparison: Comparison) -> Table:
     """Errors of the output and of each gradient, time and memory."""
-    table = _table("Against stock", ["tensor"], ["max abs error", "max rel error"], [])
-    for name, error in comparison.max_abs_error.items():
-        table.add_row(name, f"{error:.2e}", f"{comparison.max_rel_error[name]:.2e}")
+    errors = {
+        "max abs error": comparison.max_abs_error,
+        "max rel error": comparison.max_rel_error,
+    }
+    if comparison.rounding:
+        errors |= {"float64 to stock": comparison.rounding,
+                   "float64 to ours": comparison.own_rounding}  # fmt: skip
+    table = _table("Against stock", ["tensor"], [*errors], [])
+    for name in comparison.max_abs_error:
+        table.add_row(name, *(f"{by_name[name]:.2e}" for by_name in errors.values()))
     runs = "accelerated" if comparison.accelerated else f"stock ({comparison.reason})"
     time, peak = comparison.ms, comparison.peak_bytes
     table.caption = (

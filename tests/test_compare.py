@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 import gnn_backend
 from gnn_backend import verify
 from gnn_backend.compare import Sample, compare_samples
+from gnn_backend.dispatch import bypassed
 from gnn_backend.errors import InvalidArgument
 from gnn_backend.judging import BRANCHED, differing, errors
 
@@ -162,9 +163,12 @@ def test_rounding_between_devices_is_that_of_stock():
     stock = Sample(Cancelling([4096, -4096]), (x(),))
     fine = compare_samples(Sample(Cancelling([]), (x(),)), stock, repeats=0)
     assert 2e-5 < fine.judged_error["out"] <= 1.1 * fine.rounding["out"] < 1e-3
-    assert differing(fine.judged_error, fine.rounding, 2e-5) == {}
+    assert differing(fine.judged_error, fine.rounding, fine.own_rounding, 2e-5) == {}
     wrong = compare_samples(Sample(Cancelling([], 1.001), (x(),)), stock, repeats=0)
-    assert set(differing(wrong.judged_error, wrong.rounding, 2e-5)) == {"out", "x"}
+    assert set(differing(wrong.judged_error, wrong.rounding, wrong.own_rounding, 2e-5)) == {
+        "out",
+        "x",
+    }
     assert wrong.rounding["x"] == 0
     equal = compare_samples(stock, stock, repeats=0)
     assert equal.rounding == {}  # not asked for
@@ -173,16 +177,35 @@ def test_rounding_between_devices_is_that_of_stock():
 def test_a_layer_that_float64_cannot_run_is_judged_without_it():
     stock = Sample(Cancelling([4096, -4096], own=torch.float32), (x(),))
     found = compare_samples(Sample(Cancelling([]), (x(),)), stock, repeats=0)
-    assert found.rounding == {}
-    assert set(differing(found.judged_error, found.rounding, 2e-5)) == {"out"}
+    assert found.rounding == found.own_rounding == {}
+    assert set(differing(found.judged_error, {}, {}, 2e-5)) == {"out"}
+
+
+class Finer(Cancelling):
+    """Loses digits as stock alone."""
+
+    def forward(self, x):
+        return super().forward(x) if bypassed() else x * self.factor @ torch.eye(3, dtype=x.dtype)
+
+
+def test_on_one_device_too_float64_is_the_second_judge():
+    """Stock is wrong by its own rounding; the result says how far both are from float64."""
+    found = gnn_backend.compare(Finer([4096, -4096]), x(), repeats=1)
+    assert found.reference == "stock" and found.judged_error["out"] > 2e-5
+    assert found.own_rounding["out"] < 1e-6 < 2e-5 < found.rounding["out"]
+    assert differing(found.judged_error, found.rounding, found.own_rounding, 2e-5) == {}
+    assert "float64 to ours" in str(found)
 
 
 def test_what_is_no_rounding():
     """Where precisions take another branch they tell nothing, and NaN is never right."""
-    judged = {"a": 0.5, "b": float("nan"), "c": 3e-5, "d": 1e-5, "e": 3e-5}
-    rounding = {"a": 0.6, "b": 1e-3, "c": 1e-6, "e": 2e-5}
-    assert set(differing(judged, rounding, 2e-5)) == {"a", "b", "c"}
-    assert 1e-3 < BRANCHED < 0.1
+    judged = {"a": 0.5, "b": float("nan"), "c": 3e-5, "d": 1e-5, "e": 3e-5, "f": 3e-5}
+    rounding = {"a": 0.6, "b": 1e-3, "c": 1e-6, "e": 2e-5, "f": 2e-5}
+    own = {"a": 0.1, "b": float("nan"), "c": 3e-5, "e": 1e-5, "f": 7e-5}
+    assert set(differing(judged, rounding, own, 2e-5)) == {"a", "b", "c", "f"}
+    assert set(differing(judged, rounding, own | {"c": 1e-5, "f": 5e-5}, 2e-5)) == {"a", "b"}
+    assert set(differing(judged, {}, {}, 2e-5)) == set(judged) - {"d"}
+    assert 1e-3 < BRANCHED[torch.float32] < 0.1
 
 
 class Checkpointed(torch.nn.Module):

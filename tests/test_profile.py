@@ -40,6 +40,16 @@ def test_totals_of_the_process():
     assert totals.launches["cuda", "k"] >= 1
 
 
+def test_shown_in_one_line():
+    with gnn_backend.profile() as p:
+        assert repr(p) == "<Profile: 0 accelerated, 0 stock, 0 launches>"
+        record_call("a.b", True, None, 0.0)
+        count_launch("cuda", "k")
+        for reason in ("flow", "hooks", "flow"):
+            record_call("a.b", False, reason, 0.0)
+    assert repr(p) == "<Profile: 1 accelerated, 3 stock (flow x2, hooks x1), 1 launches>"
+
+
 def test_blocks_nest():
     with gnn_backend.profile() as outer:
         record_call("a.b", True, None, 0.0)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import gnn_backend
-from gnn_backend import verify
+from gnn_backend import judging, verify
 from gnn_backend.dispatch import dispatch
 from gnn_backend.errors import VerificationError
 
@@ -89,10 +89,10 @@ def test_stock_reference_is_stock_all_the_way_down(fake):
 
 def test_nan_and_infinity_compare_by_kind():
     a = torch.tensor([1.0, torch.nan, torch.inf, torch.inf])
-    same, scale = verify.difference_and_scale(a, a.clone())
+    same, scale = judging.difference_and_scale(a, a.clone())
     assert scale == 1 and bool((same == 0).all())
     b = torch.tensor([1.0, 0.0, -torch.inf, 2.0])
-    difference, _ = verify.difference_and_scale(a, b)
+    difference, _ = judging.difference_and_scale(a, b)
     assert difference.tolist() == [0, torch.inf, torch.inf, torch.inf]
 
 
@@ -134,6 +134,30 @@ def test_a_gradient_that_cancels_is_judged_beside_the_others() -> None:
         verify.check(
             "x.Y", "gradient of", {"a": large, "b": noise}, {"a": large, "b": noise + 1e-3}
         )
+
+
+def test_float64_is_the_second_judge() -> None:
+    """What stock itself loses is no fault of ours, and is said; what ours loses is one."""
+
+    def coarse(x: torch.Tensor) -> torch.Tensor:
+        return x + 4096.0 - 4096.0
+
+    x = inputs()
+    with pytest.warns(RuntimeWarning, match="a.b: out differs from stock by .*which is rounding"):
+        got = verify.run_both("a.b", coarse, lambda x: x * 1.0, (x,), {})
+    assert torch.equal(got, x)
+    with pytest.raises(VerificationError, match="output out differs"):
+        verify.run_both("a.b", lambda x: x * 1.0, coarse, (x,), {})
+    with pytest.raises(VerificationError, match="output out differs"):
+        verify.run_both("a.b", coarse, lambda x: x * 1.001, (x,), {})
+
+
+def test_16_bits_cancel_sooner() -> None:
+    large, noise = torch.full((3,), 8.0), torch.full((3,), 0.04)
+    float32, bfloat16 = {"a": large, "b": noise}, {"a": large.bfloat16(), "b": noise.bfloat16()}
+    assert judging.least_scale(float32) == pytest.approx(0.08)
+    assert judging.least_scale(bfloat16) == judging.least_scale(float32, bfloat16) > 0.7
+    verify.check("x.Y", "gradient of", bfloat16, {**bfloat16, "b": -noise.bfloat16() / 8})
 
 
 def test_arguments_of_any_number_are_named() -> None:

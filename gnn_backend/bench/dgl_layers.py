@@ -71,7 +71,7 @@ def _row(takes: str, run: Run | None = None, make: Make | None = None, **options
 
 
 def row(name: str) -> Row:
-    """The row of a layer, or of an operator named ``ops.NAME``.
+    """The row of a layer, a pattern, or of an operator named ``ops.NAME``.
 
     Raises
     ------
@@ -80,7 +80,11 @@ def row(name: str) -> Row:
     """
     if name in NOT_COMPARED:
         raise invalid("layer", f"cannot be compared ({NOT_COMPARED[name]})", repr(name), _names())
-    rows = {**LAYERS, **{f"ops.{operator}": found for operator, found in OPERATORS.items()}}
+    rows = {
+        **LAYERS,
+        **PATTERNS,
+        **{f"ops.{operator}": found for operator, found in OPERATORS.items()},
+    }
     if name not in rows:
         raise invalid("layer", "dgl has no such layer", repr(name), _names())
     return rows[name]
@@ -295,6 +299,11 @@ OPERATORS = {
     "segment_reduce": _row("segments x", _function(dgl.ops.segment_reduce), nn.Identity),
 }  # fmt: skip
 """Functions of ``dgl.ops``, by name."""
+
+PATTERNS = {
+    "attention_pattern": _row("graph x x0", models.attention_in_three_calls, nn.Identity),
+}
+"""What users write of several functions of DGL, by the name that profiles show."""
 
 NOT_COMPARED = {
     **dict.fromkeys(

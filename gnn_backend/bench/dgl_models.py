@@ -7,6 +7,7 @@ import io
 from collections.abc import Mapping
 from typing import Any
 
+import dgl
 import torch
 from dgl import nn as layers
 from torch import Tensor, nn
@@ -100,6 +101,12 @@ def explain_graph(explainer: Any, graph: Any, feat: Any) -> Any:
 def on_a_view(layer: nn.Module, graph: Any, x: Tensor) -> Any:
     """Call a layer that writes to its graph."""
     return layer(graph.local_var(), x)
+
+
+def attention_in_three_calls(_: nn.Module, graph: Any, x: Tensor, x0: Tensor) -> Any:
+    """Attention of one head, as users of DGL write it: queries and values are one table."""
+    scores = dgl.ops.u_dot_v(graph, x0, x) / x.shape[-1] ** 0.5
+    return dgl.ops.u_mul_e_sum(graph, x, dgl.ops.edge_softmax(graph, scores))
 
 
 def _fixed(feat: Any) -> Any:

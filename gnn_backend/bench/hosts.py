@@ -23,9 +23,6 @@ HOSTS = ("dgl", "pyg")
 _MODULES = {"dgl": "dgl.nn.pytorch", "pyg": "torch_geometric.nn.conv"}
 _PACKAGES = {"dgl": "dgl", "pyg": "torch_geometric"}
 
-#: Layers of PyG that stock cannot run, so that there is nothing to compare with.
-PYG_NOT_COMPARED = {"FusedGATConv": "the stock layer needs the package dgNN; ours does not"}
-
 _IN_NAMES = ("in_channels", "in_feats", "in_size", "in_dim")
 _OUT_NAMES = ("out_channels", "out_feats", "out_size", "out_dim", "head_size")
 _HEAD_NAMES = ("heads", "num_heads")

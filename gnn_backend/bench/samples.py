@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from gnn_backend.bench import hosts
+from gnn_backend.bench import fused_gat, hosts
 from gnn_backend.bench.hosts import Shape
 from gnn_backend.compare import Comparison, Sample, compare_samples
 from gnn_backend.datasets import GraphData
@@ -66,6 +66,8 @@ def sample(request: Request) -> Sample:
     torch.manual_seed(0)
     if request.host == "dgl":
         return _dgl_sample(request)
+    if request.layer == fused_gat.NAME:
+        return fused_gat.sample(request)
     cls = hosts.layer_class(request.host, request.layer)
     module = hosts.build_on(cls, shape, device, dtype, **request.options)
     x = hosts.features(data, shape, device, dtype)
@@ -90,13 +92,17 @@ def _dgl_sample(request: Request) -> Sample:
 
 
 def samples(request: Request) -> tuple[Sample, Sample | None]:
-    """A sample, and for DGL's graphs on CUDA the same on the CPU, where stock can run it.
+    """A sample, and what stock runs instead where it cannot run this.
+
+    For DGL's graphs on CUDA that is the same on the CPU.
 
     Raises
     ------
     Unsupported
         ``dgl-no-cuda`` where DGL's graphs cannot be made resident.
     """
+    if (request.host, request.layer) == ("pyg", fused_gat.NAME):
+        return sample(request), fused_gat.stock(request)
     if not hosts.is_resident(request.host, request.device):
         return sample(request), None
     from gnn_backend.api import enabled

@@ -10,6 +10,8 @@ import typer
 from gnn_backend.cli import output
 
 if TYPE_CHECKING:
+    import torch
+
     from gnn_backend.bench.hosts import Shape
     from gnn_backend.compare import Comparison
     from gnn_backend.datasets import GraphData
@@ -20,7 +22,7 @@ DTYPES = ("float32", "float64", "bfloat16", "float16")
 #: Edges that the emulator takes in a few seconds; larger graphs are sampled down to this.
 EMULATOR_EDGES = 4000
 
-_JUDGES = ("stock", "stock on the CPU")
+_COLUMNS = ("max abs error", "max rel error")
 _NOTHING = {"stock": None, "backend": None}
 _NOT_COMPARED: dict[str, Any] = {
     "accelerated": False,
@@ -33,6 +35,7 @@ _NOT_COMPARED: dict[str, Any] = {
     "judged_error": {},
     "reference": "none",
     "rounding": {},
+    "own_rounding": {},
 }
 
 
@@ -74,10 +77,11 @@ def compare(
     data = _small_enough(whole) if device == "emulator" else whole
     result = _compared(settings, Shape(in_dim, dim, heads), data, repeats)
     tolerance = verify.RTOL.get(getattr(torch, dtype), get_config().verify_rtol)
-    equal = _equal(result, tolerance)
+    equal, alone = _judged(result, getattr(torch, dtype), tolerance)
     document = {
         **result,
         "equal": equal,
+        "rounding_alone": alone,
         "tolerance": tolerance,
         **settings,
         "num_nodes": data.num_nodes,
@@ -94,16 +98,22 @@ def compare(
     raise SystemExit(output.CHECK_FAILED if equal is False else 0)
 
 
-def _equal(result: dict[str, Any], tolerance: float) -> bool | None:
-    """Whether all errors are within tolerance or rounding; None where nothing can judge.
+def _judged(
+    result: dict[str, Any], dtype: torch.dtype, tolerance: float
+) -> tuple[bool | None, list[str]]:
+    """Whether all errors are within tolerance or rounding, and what is within rounding alone.
 
-    Stock in another precision is no judge: signs inside a leaky-relu differ between precisions.
+    None where nothing can judge: stock in another precision cannot.
     """
-    if result["reference"] not in _JUDGES:
-        return None
-    from gnn_backend.judging import differing
+    from gnn_backend.compare import JUDGES
+    from gnn_backend.judging import BRANCHED, differing
 
-    return not differing(result["judged_error"], result["rounding"], tolerance)
+    if result["reference"] not in JUDGES:
+        return None, []
+    judged, branched = result["judged_error"], BRANCHED.get(dtype, 0.0)
+    wrong = differing(judged, result["rounding"], result["own_rounding"], tolerance, branched)
+    above = [name for name, error in judged.items() if not error <= tolerance]
+    return not wrong, [name for name in above if name not in wrong]
 
 
 def _small_enough(data: GraphData) -> GraphData:
@@ -190,12 +200,20 @@ def _show(document: dict[str, Any]) -> None:
     from rich.table import Table
 
     table = Table("tensor", title=f"{document['host']} {document['layer']} against stock")
-    for heading in ("max abs error", "max rel error"):
+    errors = {heading: document[heading.replace(" ", "_")] for heading in _COLUMNS}
+    if document["rounding"]:
+        errors |= {"float64 to stock": document["rounding"],
+                   "float64 to ours": document["own_rounding"]}  # fmt: skip
+    for heading in errors:
         table.add_column(heading, justify="right")
-    for name, error in document["max_abs_error"].items():
-        table.add_row(name, f"{error:.2e}", f"{document['max_rel_error'][name]:.2e}")
+    for name in document["max_abs_error"]:
+        table.add_row(name, *(f"{by_name[name]:.2e}" for by_name in errors.values()))
     console = output.console()
     console.print(table)
+    for name in document["rounding_alone"]:
+        ours, stock = document["own_rounding"][name], document["rounding"][name]
+        nearer = "closer to float64 than stock" if ours <= stock else "rounding, as float64 shows"
+        console.print(f"{name}: above the tolerance, {nearer}", highlight=False)
     runs = "accelerated" if document["accelerated"] else f"stock ({document['reason']})"
     verdict = {True: "equal within", False: "[red]above[/]", None: "not judged by"}
     console.print(f"{runs}; {verdict[document['equal']]} the tolerance {document['tolerance']:g}")

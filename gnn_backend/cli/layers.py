@@ -15,7 +15,9 @@ from gnn_backend.cli import output
 
 if TYPE_CHECKING:
     from gnn_backend.bench.samples import Request
+    from gnn_backend.compare import Sample
 
+OWN = "gnn_backend"  # in the place of a host
 DEVICES = ("cpu", "cuda", "emulator")
 _TOLERANCE = 2e-5
 _NODES, _EDGES = 20, 80
@@ -30,7 +32,10 @@ _CALL_OPTIONS = ("return_attention_weights", "get_attention")
 
 
 def layers(
-    host: Annotated[str | None, typer.Option(help="dgl or pyg; default: both.")] = None,
+    host: Annotated[
+        str | None,
+        typer.Option(help="dgl, pyg, or gnn_backend for the layers of its own; default: all."),
+    ] = None,
     device: Annotated[str, typer.Option(help="Where layers are tried: cpu, cuda, emulator.")] = (
         "cpu"
     ),
@@ -40,12 +45,14 @@ def layers(
     from gnn_backend.patching import registry
 
     output.check_choice("--device", device, DEVICES)
+    known = (*registry.hosts, OWN)
     if host is not None:
-        output.check_choice("--host", host, registry.hosts)
+        output.check_choice("--host", host, known)
     from gnn_backend.bench import hosts
 
-    names = registry.hosts if host is None else (host,)
-    rows = [row for name in names if hosts.installed(name) for row in report(name, device)]
+    names = [name for name in known if host in (None, name)]
+    present = [name for name in names if name == OWN or hosts.installed(name)]
+    rows = [row for name in present for row in report(name, device)]
     if as_json:
         output.print_json(rows)
     else:
@@ -54,6 +61,8 @@ def layers(
 
 def report(host: str, device: str = "cpu") -> list[dict[str, Any]]:
     """host, symbol, status and reasons of every layer of one host, and of its operators.
+
+    ``gnn_backend`` in the place of a host stands for our own layers, which plain torch judges.
 
     ``status`` is ``fused`` if the layer's own forward ran on our kernels, ``kernels`` if operators
     or layers that it calls did, ``products`` if those are typed matrix products alone, which are
@@ -77,18 +86,21 @@ def _names(host: str) -> dict[str, list[str]]:
     from gnn_backend.bench import hosts
     from gnn_backend.patching import registry
 
+    if host == OWN:
+        from gnn_backend.bench import own_layers
+
+        return {name: [] for name in own_layers.NAMES}
     classes = hosts.layer_classes(host)
     patches = [patch for patch in registry.known() if patch.host == host]
     if host != "dgl":
         patched = {patch.layer for patch in patches}
-        untried = {name: [f"not run: {why}"] for name, why in hosts.PYG_NOT_COMPARED.items()}
-        plain = {name: [] if name in patched else ["no-kernel"] for name in classes}
-        return plain | {name: untried[name] for name in untried if name in classes}
+        return {name: [] if name in patched else ["no-kernel"] for name in classes}
     from gnn_backend.bench import dgl_layers
 
     unfit = dgl_layers.NOT_COMPARED
     names = {name: [f"not run: {unfit[name]}"] if name in unfit else [] for name in classes}
     known = {patch.attribute.removeprefix("_") for patch in patches}
+    names |= {name: [] for name in dgl_layers.PATTERNS}
     return names | {f"ops.{name}": [] for name in dgl_layers.OPERATORS if name in known}
 
 
@@ -100,20 +112,30 @@ def _try(host: str, name: str, device: str) -> tuple[str, list[str]]:
 
     with config.override(cpu_target="emulator" if device == "emulator" else "numba"):
         try:
-            ours, stock = samples.samples(_request(host, name, device))
+            ours, stock = _samples(host, name, device)
             found = samples.compare(host, ours, stock, repeats=0)
         except Exception as error:  # whatever stops a layer is the reason
             first = [*str(error).splitlines(), ""][0]
             return "stock", [f"not run: {type(error).__name__}: {first}"]
         products = host == "dgl" and samples.products_alone(found)
-        if not products and not (found.symbols and found.launches):
+        if not products and not (found.launches and (found.symbols or host == OWN)):
             return "stock", found.reasons or ["no kernel was launched"]
-        if wrong := differing(found.judged_error, found.rounding, _TOLERANCE):
+        judged, rounding, own = found.judged_error, found.rounding, found.own_rounding
+        if wrong := differing(judged, rounding, own, _TOLERANCE):
             worst = max(wrong, key=lambda name: wrong[name])
             return "stock", [f"differs from stock: {worst} by {wrong[worst]:.1e}"]
+        if host == OWN:
+            return "fused", []
         if f"{host}.{name}" in found.symbols:
             return "fused", _fallbacks(host, name, device)
         return "products" if products else "kernels", found.reasons
+
+
+def _samples(host: str, name: str, device: str) -> tuple[Sample, Sample | None]:
+    from gnn_backend.bench import own_layers, samples
+
+    request = _request(host, name, device)
+    return own_layers.samples(request) if host == OWN else samples.samples(request)
 
 
 def _request(host: str, name: str, device: str, **options: Any) -> Request:
@@ -140,7 +162,10 @@ def _fallbacks(host: str, name: str, device: str) -> list[str]:
     import gnn_backend
     from gnn_backend.bench import hosts, samples
 
-    cls = hosts.layer_class(host, name)
+    classes = hosts.layer_classes(host)
+    if name not in classes:
+        return []  # a pattern has no options
+    cls = classes[name]
     constructor = inspect.signature(cls).parameters
     forward = inspect.signature(cls.forward).parameters
     tries: list[tuple[dict[str, Any], dict[str, Any]]] = []

@@ -117,16 +117,19 @@ def test_a_layer_without_kernels_compares_stock_with_stock(
 
 
 def test_stock_in_another_precision_is_no_judge() -> None:
-    result = {"judged_error": {"out": 0.5}, "reference": "stock in float32", "rounding": {}}
-    assert command._equal(result, 1e-2) is None
-    assert command._equal({**result, "reference": "stock on the CPU"}, 1e-2) is False
-    assert command._equal({**result, "reference": "stock"}, 0.6) is True
+    result = {"judged_error": {"out": 0.5}, "reference": "stock in float32"}
+    assert command._judged(result, torch.float16, 1e-2) == (None, [])
 
 
 def test_an_error_of_the_size_of_rounding_is_none() -> None:
-    result = {"judged_error": {"out": 3e-5}, "reference": "stock on the CPU", "rounding": {}}
-    assert command._equal(result, 2e-5) is False
-    assert command._equal({**result, "rounding": {"out": 2e-5}}, 2e-5) is True
+    result: dict[str, Any] = {"judged_error": {"out": 3e-5, "x": 1e-6}, "reference": "stock"}
+    result |= {"rounding": {}, "own_rounding": {}}
+    assert command._judged(result, torch.float32, 2e-5) == (False, [])
+    result |= {"rounding": {"out": 2e-5, "x": 0.0}, "own_rounding": {"out": 1e-5, "x": 1e-6}}
+    assert command._judged(result, torch.float32, 2e-5) == (True, ["out"])
+    result["own_rounding"]["out"] = 7e-5
+    assert command._judged(result, torch.float32, 2e-5) == (False, [])
+    assert command._judged(result, torch.float64, 2e-5) == (False, [])
 
 
 @pytest.mark.parametrize(
@@ -181,11 +184,38 @@ def test_layers(invoke_json: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
                 "reasons": ["cpu-operators" if host == "dgl" else "no-kernel"],
             }  # fmt: skip
             assert len([row for row in rows if row["host"] == host]) >= 9
+    assert by_symbol["gnn_backend.nn.GraphTransformerConv"]["status"] == "fused"
+    if "pyg.GATv2Conv" in by_symbol:
+        assert by_symbol["pyg.FusedGATConv"]["status"] == "fused"
     if "dgl.GATv2Conv" in by_symbol:
+        assert by_symbol["dgl.attention_pattern"]["status"] == "fused"
         assert by_symbol["dgl.HeteroLinear"]["reasons"] == ["no-operators"]
         assert by_symbol["dgl.ops.gspmm"]["reasons"] == ["cpu-operators"]
         assert "pylibcugraphops" in by_symbol["dgl.CuGraphSAGEConv"]["reasons"][0]
     assert all(row["status"] in ("fused", "kernels", "traced", "stock") for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("host", "name"),
+    [("gnn_backend", "nn.GraphTransformerConv"), ("pyg", "FusedGATConv"),
+     ("dgl", "attention_pattern")],
+)  # fmt: skip
+def test_layers_without_a_stock_of_that_form_are_judged_too(
+    monkeypatch: pytest.MonkeyPatch, host: str, name: str
+) -> None:
+    if host in PACKAGES:
+        pytest.importorskip(PACKAGES[host])
+    assert layers_command._try(host, name, "cpu")[0] == "fused"
+    from gnn_backend.ops import attention
+
+    correct = attention.softmax_attention
+    monkeypatch.setattr(attention, "softmax_attention", lambda *a, **k: _scaled(correct(*a, **k)))
+    status, reasons = layers_command._try(host, name, "cpu")
+    assert status == "stock" and "differs" in reasons[0]
+
+
+def _scaled(found: Any) -> Any:
+    return (found[0] * 1.01, *found[1:]) if isinstance(found, tuple) else found * 1.01
 
 
 @pytest.mark.parametrize("fault", ["wrong", "fallback", "no launch"])

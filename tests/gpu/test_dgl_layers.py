@@ -67,9 +67,10 @@ def _problem(name: str, data: GraphData) -> str:
         return f"{type(error).__name__}: {error} ({where.filename}:{where.lineno})"
     # Without any operator, it is torch on CUDA against torch on the CPU.
     ours_ran = found.launches or "no-operators" not in found.reasons
-    wrong = differing(found.judged_error, found.rounding, _TOLERANCE)
+    rounding, own = found.rounding, found.own_rounding
+    wrong = differing(found.judged_error, rounding, own, _TOLERANCE)
     if wrong and ours_ran:
-        shown = {name: f"{e:.1e}, rounding {found.rounding.get(name)}" for name, e in wrong.items()}
+        shown = {n: f"{e:.1e}, rounding {rounding.get(n)}, {own.get(n)}" for n, e in wrong.items()}
         return f"differs from stock: {shown}"
     if set(found.reasons) - {"no-operators"}:
         return f"fell back: {found.reasons}"

@@ -8,7 +8,6 @@ from typing import Any
 
 import dgl
 import torch
-from torch import Tensor
 
 import gnn_backend
 from gnn_backend.profile import Profile
@@ -40,13 +39,6 @@ def make_graph(kind: str, *, covered: bool = False, idtype: torch.dtype = torch.
     counts = {"user": num_src, "item": 9}
     relations = {("user", "sees", end): pairs, ("item", "knows", "user"): other}
     return dgl.heterograph(relations, counts)["sees"]
-
-
-def random_number_after(conv: torch.nn.Module, graph: Any, feat: Any) -> Tensor:
-    """What the random stream gives next after a seeded call."""
-    torch.manual_seed(5)
-    conv(graph, feat)
-    return torch.rand(1)
 
 
 @contextlib.contextmanager

@@ -1,11 +1,9 @@
-"""Small graphs, runs of a layer with all gradients, and pairwise covering of arguments."""
+"""Small graphs, and runs of a layer with all gradients."""
 
 from __future__ import annotations
 
 import contextlib
-import itertools
-import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -94,35 +92,3 @@ def falls_back(reason: str) -> Iterator[Profile]:
     assert set(profile.reasons) == {reason}
     assert profile.accelerated == 0
     assert not profile.launches
-
-
-def pairwise(
-    choices: Mapping[str, Sequence[Any]], allowed: Callable[[dict[str, Any]], bool], seed: int = 0
-) -> list[dict[str, Any]]:
-    """Combinations in which every allowed pair of values of two arguments occurs at least once."""
-    rng = random.Random(seed)
-    names = list(choices)
-    missing = [
-        ((a, i), (b, j))
-        for a, b in itertools.combinations(names, 2)
-        for i in range(len(choices[a]))
-        for j in range(len(choices[b]))
-    ]
-    chosen = []
-    while missing:
-        pair = dict(missing[0])
-        tries = [
-            {n: pair.get(n, rng.randrange(len(choices[n]))) for n in names} for _ in range(200)
-        ]
-        tries = [t for t in tries if allowed({n: choices[n][t[n]] for n in names})]
-        best = max(tries, key=lambda t: sum(_covers(t, m) for m in missing), default=None)
-        if best is None:  # the pair itself is not allowed
-            missing.pop(0)
-            continue
-        missing = [m for m in missing if not _covers(best, m)]
-        chosen.append({n: choices[n][best[n]] for n in names})
-    return chosen
-
-
-def _covers(combination: Mapping[str, int], pair: tuple[tuple[str, int], ...]) -> bool:
-    return all(combination[name] == value for name, value in pair)

@@ -16,8 +16,10 @@ import torch
 from torch import Tensor
 
 from gnn_backend.ops.functors import FUNCTORS, Functor
+from gnn_backend.runtime.pages import fresh_like
 
-_CHUNK = 1 << 18  # features whose product with a parameter is computed at a time: they stay in L2
+_LEAST_LENGTH = 1e-12  # that rows are divided by, as in torch.nn.functional.normalize
+_CHUNK = 1 << 17  # features whose product with a parameter is computed at a time: they stay in L2
 
 
 class Ends(NamedTuple):
@@ -196,11 +198,19 @@ class GAT(Form):
             rows.addcmul_(found["er"].unsqueeze(-1), att_dst)
         elif asked.dst:
             of_dst = found["er"].unsqueeze(-1) * att_dst
-        of_params = (
-            _score_gradient(found["el"], ends.src, params[0]) if asked.params[0] else None,
-            _score_gradient(found["er"], ends.dst, params[1]) if asked.params[1] else None,
+        return Gradients(of_src, of_dst, self._of_params(found, ends, params, asked))
+
+    @staticmethod
+    def _of_params(
+        found: Mapping[str, Tensor], ends: Ends, params: tuple[Tensor, ...], asked: Asked
+    ) -> tuple[Tensor | None, ...]:
+        if all(asked.params) and ends.shared and ends.src.shape == ends.dst.shape:
+            both = torch.cat((found["el"], found["er"]), dim=1)  # the table is read once
+            return _score_gradients(both, ends.src, params)
+        return (
+            _score_gradients(found["el"], ends.src, params[:1])[0] if asked.params[0] else None,
+            _score_gradients(found["er"], ends.dst, params[1:])[0] if asked.params[1] else None,
         )
-        return Gradients(of_src, of_dst, of_params)
 
 
 def scores(table: Tensor, att: Tensor) -> Tensor:
@@ -223,14 +233,71 @@ def scores(table: Tensor, att: Tensor) -> Tensor:
     return torch.cat(parts)
 
 
-def _score_gradient(gradient: Tensor, table: Tensor, att: Tensor) -> Tensor:
-    """Gradient of ``att`` from that of the scores [N, H].
+def _score_gradients(
+    gradient: Tensor, table: Tensor, params: tuple[Tensor, ...]
+) -> tuple[Tensor, ...]:
+    """Gradients of parameters from those of their scores, [N, H] each, side by side.
 
-    The product of all pairs of heads reads the table once, in place of a product [N, H, D].
+    The product of all pairs of heads reads the table once, in place of products [N, H, D].
     """
-    heads, dim = att.shape[-2:]
-    pairs = torch.mm(gradient.t(), table.flatten(1)).view(heads, heads, dim)
-    return pairs.diagonal().t().reshape(att.shape)
+    heads, dim = params[0].shape[-2:]
+    pairs = torch.mm(gradient.t(), table.flatten(1)).view(len(params), heads, heads, dim)
+    own = pairs.diagonal(dim1=1, dim2=2).transpose(1, 2)
+    return tuple(part.reshape(att.shape) for part, att in zip(own, params, strict=True))
 
 
-FORMS: dict[str, Form] = {form.functor.name: form for form in (GATv2(), GAT(), Dot())}
+class AGNN(Form):
+    """Cosines of the rows as they are, scaled by the parameter [1]; of shared ends only."""
+
+    functor = FUNCTORS["dot"]
+    params = 1
+
+    def param_shapes(self, heads: int, dim: int) -> tuple[tuple[int, ...], ...]:
+        return ((1,),)
+
+    def derived(self, ends: Ends, params: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Rows of length 1, as many of them times the parameter as queries, and their lengths."""
+        sizes = torch.linalg.vector_norm(ends.src, dim=-1, keepdim=True).clamp_min(_LEAST_LENGTH)
+        key = torch.div(ends.src, sizes, out=_target(ends.src))
+        query = torch.mul(first(key, ends.dst.shape[0]), params[0], out=_target(ends.dst))
+        return key, query, sizes
+
+    def operands(
+        self, ends: Ends, params: tuple[Tensor, ...], derived: tuple[Tensor, ...]
+    ) -> dict[str, Tensor]:
+        return {"q_dst": derived[1], "k_src": derived[0], "v_src": ends.src}
+
+    def wanted(self, asked: Asked) -> frozenset[str]:
+        return named(q_dst=asked.src or asked.params[0], k_src=asked.src, v_src=asked.src)
+
+    def gradients(
+        self,
+        found: Mapping[str, Tensor],
+        ends: Ends,
+        params: tuple[Tensor, ...],
+        derived: tuple[Tensor, ...],
+        asked: Asked,
+    ) -> Gradients:
+        key, _, sizes = derived
+        of_query, of_src = found["q_dst"], None
+        if asked.src:
+            of_key = found["k_src"]
+            first(of_key, of_query.shape[0]).addcmul_(of_query, params[0])
+            # What changes a row's length alone does not change its direction; the length of one
+            # that is 0 counts as a constant.
+            along = (key * of_key).sum(-1, keepdim=True)
+            along.masked_fill_(sizes <= _LEAST_LENGTH, 0.0)
+            of_key.addcmul_(key, along, value=-1.0).div_(sizes)
+            of_src = found["v_src"].add_(of_key)
+        of_beta = None
+        if asked.params[0]:
+            of_beta = of_query.mul_(first(key, of_query.shape[0])).sum().view(1)
+        return Gradients(of_src, None, (of_beta,))
+
+
+def _target(table: Tensor) -> Tensor | None:
+    """Fresh memory for a result of this shape, where autograd is not recording."""
+    return fresh_like(table) if table.is_cpu and not torch.is_grad_enabled() else None
+
+
+FORMS: dict[str, Form] = {"gatv2": GATv2(), "gat": GAT(), "dot": Dot(), "agnn": AGNN()}

@@ -218,11 +218,12 @@ def _project(call: _Call, inputs: _Inputs, linear: Linear) -> Ends:
     """Projected sources and destinations [N, H, D]."""
     h_src, h_dst, rows = inputs.h_src, inputs.h_dst, call.graph.num_dst
     x_src = h_src if inputs.w_src is None else linear(h_src, inputs.w_src, inputs.b_src)
-    x_src = x_src.view(h_src.shape[0], call.num_heads, -1)
+    shape = call.num_heads, x_src.shape[1] // call.num_heads
+    x_src = x_src.view(h_src.shape[0], *shape)
     if inputs.w_dst is None:
         return Ends(x_src, first(x_src, rows), True)
     h_dst = first(h_src, rows) if h_dst is None else h_dst
-    x_dst = linear(h_dst, inputs.w_dst, inputs.b_dst).view(rows, call.num_heads, -1)
+    x_dst = linear(h_dst, inputs.w_dst, inputs.b_dst).view(rows, *shape)
     return Ends(x_src, x_dst, False)
 
 

@@ -84,9 +84,7 @@ def fast(
         found = projections(linears, graph, structure, (h_src, h_dst), weight, shape)
         if found is not None:
             src, dst = found
-            return projected_dot(
-                structure, h_src, src, shape[0], scale=scale, h_dst=h_dst, dst=dst
-            )
+            return projected_dot(structure, h_src, src, shape[0], scale=scale, h_dst=h_dst, dst=dst)
     x_src, x_dst = projected_pair(conv, graph, h_src, h_dst)
     found = transformer(
         structure, x_dst, x_src, x_src, scale=scale, return_attention=bool(get_attention)

@@ -127,9 +127,7 @@ def attend(
     return conv.activation(found) if conv.activation else found
 
 
-def _residual(
-    conv: Any, graph: DGLGraph, h_src: Tensor, h_dst: Tensor | None
-) -> Tensor | None:
+def _residual(conv: Any, graph: DGLGraph, h_src: Tensor, h_dst: Tensor | None) -> Tensor | None:
     if conv.res_fc is None:
         return None
     if h_dst is None:

@@ -14,6 +14,7 @@ from gnn_backend.config import get_config
 from gnn_backend.errors import invalid
 from gnn_backend.graph import Graph
 from gnn_backend.layers.projection import projection_of, watched
+from gnn_backend.ops.projected_attention import Projection
 from gnn_backend.runtime.selection import MAX_HEAD_DIM
 
 LINEAR = "torch.nn.modules.linear.Linear"
@@ -130,9 +131,62 @@ def projected_pair(
     if h_dst is None:
         x_src = conv.fc(h_src).view(shape)
         return x_src, x_src[: graph.number_of_dst_nodes()] if graph.is_block else x_src
-    shared = not hasattr(conv, "fc_src")
-    to_src, to_dst = (conv.fc, conv.fc) if shared else (conv.fc_src, conv.fc_dst)
+    to_src, to_dst = linears_of(conv, h_dst)
     return to_src(h_src).view(shape), to_dst(h_dst).view(shape)
+
+
+def projections(
+    linears: tuple[Any, Any],
+    graph: DGLGraph,
+    structure: Graph,
+    features: tuple[Tensor, Tensor | None],
+    like: Tensor,
+    shape: tuple[int, int],
+    residual: Tensor | None = None,
+) -> tuple[Projection, Projection | None] | None:
+    """A layer's projections, if they can be made part of attention; None: call the modules.
+
+    Parameters
+    ----------
+    linears : pair of torch.nn.Module
+        Of the sources and of the destinations; the latter None if these are the first rows of
+        the projected sources.
+    graph : DGLGraph
+    structure : Graph
+        Of the graph.
+    features : pair of Tensor
+        Of the sources and of the destinations; the latter None if these are the former's first.
+    like : Tensor
+        A parameter, of the dtype that all must have.
+    shape : (heads, dim)
+    residual : Tensor, optional
+        What is added to the result [num_dst, heads, dim].
+    """
+    h_src, h_dst = features
+    for table in features:
+        if table is not None and not (
+            table.dtype == like.dtype and table.dim() == 2 and table.layout is torch.strided
+        ):
+            return None
+    if h_dst is None and not graph.is_block and structure.num_dst != h_src.shape[0]:
+        return None
+    if residual is not None and (
+        residual.shape != (structure.num_dst, *shape) or residual.dtype != like.dtype
+    ):
+        return None
+    width = shape[0] * shape[1]
+    src = projection_of(linears[0], LINEAR, like.dtype, width)
+    if src is None or linears[1] is None:
+        return None if src is None else (src, None)
+    dst = projection_of(linears[1], LINEAR, like.dtype, width)
+    return None if dst is None else (src, dst)
+
+
+def linears_of(conv: Any, h_dst: Tensor | None) -> tuple[Any, Any]:
+    """The modules that a layer with one ``fc`` or one each calls, as :func:`projections` asks."""
+    if h_dst is None:
+        return conv.fc, None
+    return (conv.fc_src, conv.fc_dst) if hasattr(conv, "fc_src") else (conv.fc, conv.fc)
 
 
 def plain_weight(linear: Any, features: Tensor, width: int) -> Tensor | None:

@@ -8,24 +8,20 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from dgl import DGLGraph
 from torch import Tensor
 
 from gnn_backend.adapters.dgl.attention import (
-    LINEAR,
     as_column,
     dropout_of,
     feature_reason,
     graph_reason,
     modules_reason,
+    projections,
     structure_of,
 )
 from gnn_backend.errors import Unsupported
-from gnn_backend.graph import Graph
 from gnn_backend.layers.gatv2 import gatv2, projected_gatv2
-from gnn_backend.layers.projection import projection_of
-from gnn_backend.ops.projected_attention import Projection
 from gnn_backend.runtime.launch import engine_for
 
 
@@ -95,7 +91,10 @@ def fast(
     }
     found = None
     if not get_attention:
-        found = _projections(conv, structure, graph, h_src, h_dst, att, residual)
+        shared = h_dst is None and conv.share_weights
+        linears = conv.fc_src, None if shared else conv.fc_dst
+        shape = conv._num_heads, conv._out_feats
+        found = projections(linears, graph, structure, (h_src, h_dst), att, shape, residual)
     if found is not None:
         src, dst = found
         out = projected_gatv2(structure, h_src, src, att, h_dst=h_dst, dst=dst, **options)
@@ -116,34 +115,6 @@ def _residual(conv: Any, graph: DGLGraph, h_dst: Tensor) -> Tensor | None:
     if graph.is_block:
         h_dst = h_dst[: graph.number_of_dst_nodes()]
     return conv.res_fc(h_dst).view(h_dst.shape[0], -1, conv._out_feats)  # type: ignore[no-any-return]
-
-
-def _projections(
-    conv: Any,
-    structure: Graph,
-    graph: DGLGraph,
-    h_src: Tensor,
-    h_dst: Tensor | None,
-    att: Tensor,
-    residual: Tensor | None,
-) -> tuple[Projection, Projection | None] | None:
-    """The layer's projections, if they can be made part of attention; None: call the modules."""
-    dtype = att.dtype
-    for features in (h_src, h_dst):
-        if features is not None and not (
-            features.dtype == dtype and features.dim() == 2 and features.layout is torch.strided
-        ):
-            return None
-    if h_dst is None and not graph.is_block and structure.num_dst != h_src.shape[0]:
-        return None
-    shape = (structure.num_dst, conv._num_heads, conv._out_feats)
-    if residual is not None and (residual.shape != shape or residual.dtype != dtype):
-        return None
-    src = projection_of(conv.fc_src, LINEAR, dtype, att.numel())
-    if src is None or (h_dst is None and conv.share_weights):
-        return None if src is None else (src, None)
-    dst = projection_of(conv.fc_dst, LINEAR, dtype, att.numel())
-    return None if dst is None else (src, dst)
 
 
 def _project(

@@ -11,11 +11,13 @@ from gnn_backend.adapters.dgl.attention import (
     as_column,
     feature_reason,
     graph_reason,
+    linears_of,
     overwrites,
     projected_pair,
+    projections,
     structure_of,
 )
-from gnn_backend.layers.transformer import transformer
+from gnn_backend.layers.transformer import projected_dot, transformer
 from gnn_backend.runtime.launch import engine_for
 
 
@@ -75,13 +77,15 @@ def fast(
     structure = structure_of(conv, graph)
     weight = _weight(conv)
     engine_for(weight.device, weight.dtype)
-    if isinstance(feat, tuple):
-        shape = (-1, conv._num_heads, conv._out_feats)
-        h_src, h_dst = feat[0], feat[1]
-        x_src, x_dst = conv.fc_src(h_src).view(shape), conv.fc_dst(h_dst).view(shape)
-    else:
-        x_src, x_dst = projected_pair(conv, graph, feat, None)
+    h_src, h_dst = feat[:2] if isinstance(feat, tuple) else (feat, None)
     scale = conv._out_feats**-0.5
+    if weight.is_cpu and not get_attention:
+        linears, shape = linears_of(conv, h_dst), (conv._num_heads, conv._out_feats)
+        found = projections(linears, graph, structure, (h_src, h_dst), weight, shape)
+        if found is not None:
+            src, dst = found
+            return projected_dot(structure, h_src, src, shape[0], scale=scale, h_dst=h_dst, dst=dst)
+    x_src, x_dst = projected_pair(conv, graph, h_src, h_dst)
     found = transformer(
         structure, x_dst, x_src, x_src, scale=scale, return_attention=bool(get_attention)
     )

@@ -12,13 +12,15 @@ from gnn_backend.adapters.dgl.attention import (
     dropout_of,
     feature_reason,
     graph_reason,
+    linears_of,
     modules_reason,
     projected_pair,
+    projections,
     same_dtype,
     structure_of,
 )
 from gnn_backend.errors import Unsupported
-from gnn_backend.layers.gat import gat
+from gnn_backend.layers.gat import gat, projected_gat
 from gnn_backend.runtime.launch import engine_for
 
 
@@ -96,22 +98,38 @@ def attend(
         h_src, h_dst = conv.feat_drop(feat[0]), conv.feat_drop(feat[1])
     else:
         h_src, h_dst = conv.feat_drop(feat), None
+    options = {
+        "negative_slope": conv.leaky_relu.negative_slope,
+        "dropout_p": dropout_of(conv),
+        "residual": _residual(conv, graph, h_src, h_dst),
+        "bias": None if conv.bias is None else conv.bias.view(conv._num_heads, conv._out_feats),
+    }
+    if att_l.is_cpu and same_dtype(att_l, att_r) and not edges and not get_attention:
+        linears, shape = linears_of(conv, h_dst), (conv._num_heads, conv._out_feats)
+        tables = h_src, h_dst
+        pair = projections(linears, graph, structure, tables, att_l, shape, options["residual"])
+        if pair is not None:
+            src, dst = pair
+            out = projected_gat(
+                structure, h_src, src, att_l, att_r, h_dst=h_dst, dst=dst, **options
+            )
+            return conv.activation(out) if conv.activation else out
     x_src, x_dst = projected_pair(conv, graph, h_src, h_dst)
     if not same_dtype(x_src, x_dst, att_l, att_r, *edges.values()):
         raise Unsupported("dtype-mixed", f"{x_src.dtype}, {x_dst.dtype} and {att_l.dtype}")
-    residual = None
-    if conv.res_fc is not None:
-        h_dst = h_src if h_dst is None else h_dst
-        if graph.is_block and not isinstance(feat, tuple):
-            h_dst = h_dst[: graph.number_of_dst_nodes()]
-        residual = conv.res_fc(h_dst).view(h_dst.shape[0], -1, conv._out_feats)
-    bias = None if conv.bias is None else conv.bias.view(1, conv._num_heads, conv._out_feats)
     found = gat(
-        structure, x_src, x_dst, att_l, att_r, negative_slope=conv.leaky_relu.negative_slope,
-        dropout_p=dropout_of(conv), residual=residual, bias=bias,
-        return_attention=bool(get_attention), **edges,
+        structure, x_src, x_dst, att_l, att_r,
+        return_attention=bool(get_attention), **options, **edges,
     )  # fmt: skip
     if get_attention:
         out, attention = as_column(found)
         return (conv.activation(out) if conv.activation else out), attention
     return conv.activation(found) if conv.activation else found
+
+
+def _residual(conv: Any, graph: DGLGraph, h_src: Tensor, h_dst: Tensor | None) -> Tensor | None:
+    if conv.res_fc is None:
+        return None
+    if h_dst is None:
+        h_dst = h_src[: graph.number_of_dst_nodes()] if graph.is_block else h_src
+    return conv.res_fc(h_dst).view(h_dst.shape[0], -1, conv._out_feats)  # type: ignore[no-any-return]

@@ -13,7 +13,7 @@ from gnn_backend.cli import output
 bench = typer.Typer(name="bench", help="Measure operators and layers.", no_args_is_help=True)
 
 _DTYPES = ("float32", "bfloat16", "float16", "float64")
-_BENCHMARKS = ("attention", "operators", "shapes")
+_BENCHMARKS = ("attention", "layers", "operators", "shapes")
 _DEFAULT_GRAPHS = {"cuda": "arxiv-like,reddit-like,products-like", "cpu": "tolokers-like"}
 
 
@@ -169,6 +169,40 @@ def operators(
     _keep(benchmark.run(_listed(graph), settings, output.note), json_file)
 
 
+@bench.command()
+def layers(
+    graph: Annotated[
+        str, typer.Option(help="Named graphs or npz files, comma-separated.")
+    ] = "tolokers-like",
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="OUT", help="Write the results here.")
+    ] = None,
+    host: Annotated[str, typer.Option(help="dgl, pyg; several with commas.")] = "dgl,pyg",
+    layer: Annotated[
+        str | None, typer.Option(help="Names with commas. Default: the attention layers.")
+    ] = None,
+    heads: Annotated[int, typer.Option(min=1)] = 2,
+    dim: Annotated[int, typer.Option(min=1, help="Width of a head.")] = 64,
+    in_dim: Annotated[int, typer.Option(min=1, help="Input width.")] = 128,
+    repeats: Annotated[int, typer.Option(min=1, help="Samples, of which the median.")] = 5,
+    rounds: Annotated[int, typer.Option(min=1, help="Fresh processes, the best counts.")] = 3,
+) -> None:
+    """Attention layers on the CPU against stock, each in processes of its own."""
+    _check_results_file(json_file)
+    from gnn_backend.bench import layers as benchmark
+    from gnn_backend.bench.hosts import Shape
+
+    names = tuple(_listed(host))
+    for name in names:
+        output.check_choice("--host", name, tuple(benchmark.LAYERS))
+    chosen = () if layer is None else tuple(_listed(layer))
+    known = {known for name in names for known in benchmark.LAYERS[name]}
+    for name in chosen:
+        output.check_choice("--layer", name, tuple(sorted(known)))
+    settings = benchmark.Settings(names, chosen, Shape(in_dim, dim, heads), repeats, rounds)
+    _keep(benchmark.run(_listed(graph), settings, output.note), json_file)
+
+
 def _listed(text: str) -> list[str]:
     return [part.strip() for part in text.split(",")]
 
@@ -221,11 +255,14 @@ def show(
 
 def _print(document: dict[str, Any]) -> None:
     from gnn_backend.bench.operator_tables import operator_tables
-    from gnn_backend.bench.tables import attention_tables, shape_tables
+    from gnn_backend.bench.tables import attention_tables, layer_tables, shape_tables
 
     tables = {
-        "attention": attention_tables, "operators": operator_tables, "shapes": shape_tables
-    }  # fmt: skip
+        "attention": attention_tables,
+        "layers": layer_tables,
+        "operators": operator_tables,
+        "shapes": shape_tables,
+    }
     console = output.console()
     for table in tables[document["benchmark"]](document):
         console.print(table)

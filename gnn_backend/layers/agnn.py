@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
 from gnn_backend.graph import Graph
 from gnn_backend.layers.combination import combine
 from gnn_backend.ops.attention import dot_attention
+from gnn_backend.ops.attention_forms import FORMS
+from gnn_backend.ops.projected_attention import projected_attention
 
 
 def agnn(graph: Graph, x_src: Tensor, x_dst: Tensor | None, beta: Tensor) -> Tensor:
@@ -36,6 +39,11 @@ def agnn(graph: Graph, x_src: Tensor, x_dst: Tensor | None, beta: Tensor) -> Ten
     Unsupported
         No fused kernel takes these operands; the exception carries the reason code.
     """
+    plain = x_src.is_cpu and not torch.is_autocast_enabled("cpu") and x_src.dtype is beta.dtype
+    if x_dst is None and plain:
+        return projected_attention(
+            FORMS["agnn"], graph, x_src, None, (beta,), {"scale": 1.0}, num_heads=1, heads="concat"
+        )
     key = normalize(x_src, p=2.0, dim=-1)
     if x_dst is not None:
         query = normalize(x_dst, p=2.0, dim=-1)

@@ -10,7 +10,9 @@ from gnn_backend.graph import Graph
 from gnn_backend.layers.combination import combine
 from gnn_backend.layers.edge_projection import project_sums
 from gnn_backend.ops.attention import gat_attention
+from gnn_backend.ops.attention_forms import FORMS, scores
 from gnn_backend.ops.heads import Heads
+from gnn_backend.ops.projected_attention import Projection, projected_attention
 
 
 def gat(
@@ -67,8 +69,8 @@ def gat(
     Unsupported
         No fused kernel takes these operands; the exception carries the reason code.
     """
-    el = (x_src * att_src).sum(-1)
-    er = el.new_zeros(graph.num_dst, el.shape[1]) if x_dst is None else (x_dst * att_dst).sum(-1)
+    el = scores(x_src, att_src)
+    er = el.new_zeros(graph.num_dst, el.shape[1]) if x_dst is None else scores(x_dst, att_dst)
     if edge_logit is not None:
         edge_logit = edge_logit.to(x_src.dtype)
     found = gat_attention(
@@ -82,3 +84,55 @@ def gat(
         out = out + (sums if edge_weight is None else project_sums(sums, edge_weight))
     out = combine(out, heads=heads, residual=residual, bias=bias)
     return (out, *further) if return_attention else out
+
+
+def projected_gat(
+    graph: Graph,
+    h_src: Tensor,
+    src: Projection,
+    att_src: Tensor,
+    att_dst: Tensor,
+    *,
+    h_dst: Tensor | None = None,
+    dst: Projection | None = None,
+    negative_slope: float = 0.2,
+    dropout_p: float = 0.0,
+    heads: Heads = "keep",
+    residual: Tensor | None = None,
+    bias: Tensor | None = None,
+) -> Tensor:
+    """:func:`gat` of features that are still to be projected, as one autograd node.
+
+    Parameters
+    ----------
+    graph : Graph
+    h_src : Tensor [num_src, F]
+    src : Projection
+        Weight [H * D, F] and bias [H * D] or None.
+    att_src, att_dst : Tensor [H, D] or [1, H, D]
+    h_dst : Tensor [num_dst, F_dst], optional
+        By default the first ``num_dst`` rows of ``h_src``.
+    dst : Projection, optional
+        By default that of the sources, applied once.
+    negative_slope, dropout_p, heads
+        As in :func:`gat`.
+    residual : Tensor in the shape of the result, optional
+    bias : Tensor [columns of the result], optional
+
+    Returns
+    -------
+    Tensor
+        In the dtype that all tensors must have in common.
+
+    Raises
+    ------
+    InvalidArgument
+        Shapes, dtypes or devices that do not fit each other or the graph.
+    Unsupported
+        No fused kernel takes these operands; the exception carries the reason code.
+    """
+    return projected_attention(
+        FORMS["gat"], graph, h_src, src, (att_src, att_dst), {"negative_slope": negative_slope},
+        num_heads=att_src.shape[-2], h_dst=h_dst, dst=dst, heads=heads, residual=residual,
+        bias=bias, dropout_p=dropout_p,
+    )  # fmt: skip

@@ -9,7 +9,7 @@ from torch import Tensor
 from gnn_backend.graph import Graph
 from gnn_backend.layers.combination import combine
 from gnn_backend.ops.attention import gatv2_attention
-from gnn_backend.ops.functors import FUNCTORS
+from gnn_backend.ops.attention_forms import FORMS
 from gnn_backend.ops.heads import Heads
 from gnn_backend.ops.projected_attention import Projection, projected_attention
 
@@ -120,12 +120,13 @@ def projected_gatv2(
         No fused kernel takes these operands; the exception carries the reason code.
     """
     return projected_attention(
-        FUNCTORS["gatv2"],
+        FORMS["gatv2"],
         graph,
         h_src,
         src,
-        att,
+        (att,),
         {"negative_slope": negative_slope},
+        num_heads=att.shape[-2],
         h_dst=h_dst,
         dst=dst,
         heads=heads,

@@ -12,7 +12,9 @@ from gnn_backend.graph import Graph
 from gnn_backend.layers.combination import combine
 from gnn_backend.layers.edge_projection import edge_queries, project_sums
 from gnn_backend.ops.attention import dot_attention
+from gnn_backend.ops.attention_forms import FORMS
 from gnn_backend.ops.heads import Heads
+from gnn_backend.ops.projected_attention import Projection, projected_attention
 
 
 def transformer(
@@ -79,6 +81,50 @@ def transformer(
         out = out + (sums if edge_weight is None else project_sums(sums, edge_weight))
     out = combine(out, heads=heads)
     return (out, *further) if return_attention else out
+
+
+def projected_dot(
+    graph: Graph,
+    h_src: Tensor,
+    src: Projection,
+    num_heads: int,
+    *,
+    scale: float,
+    h_dst: Tensor | None = None,
+    dst: Projection | None = None,
+    dropout_p: float = 0.0,
+) -> Tensor:
+    """:func:`transformer` whose keys are its values, projected in the same autograd node.
+
+    Parameters
+    ----------
+    graph : Graph
+    h_src : Tensor [num_src, F]
+    src : Projection
+        Of keys and values: weight [H * D, F] and bias [H * D] or None.
+    num_heads : int
+    scale : float
+    h_dst : Tensor [num_dst, F_dst], optional
+        By default the first ``num_dst`` rows of ``h_src``.
+    dst : Projection, optional
+        Of the queries, by default that of the sources, applied once.
+    dropout_p : float
+
+    Returns
+    -------
+    Tensor [num_dst, H, D]
+
+    Raises
+    ------
+    InvalidArgument
+        Shapes, dtypes or devices that do not fit each other or the graph.
+    Unsupported
+        No fused kernel takes these operands; the exception carries the reason code.
+    """
+    return projected_attention(
+        FORMS["dot"], graph, h_src, src, (), {"scale": scale},
+        num_heads=num_heads, h_dst=h_dst, dst=dst, dropout_p=dropout_p,
+    )  # fmt: skip
 
 
 def gated_sum(out: Tensor, skip: Tensor, gate: Callable[[Tensor], Tensor]) -> Tensor:

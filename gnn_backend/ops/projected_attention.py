@@ -6,20 +6,21 @@ what autograd does for each of a dozen small operations takes most of a step.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gnn_backend.errors import invalid
 from gnn_backend.graph import Graph
+from gnn_backend.ops.attention_forms import Asked, Ends, Form, Gradients, first
 from gnn_backend.ops.dropout import draw_mask
-from gnn_backend.ops.functors import Functor
 from gnn_backend.ops.heads import Heads, merge_heads, unmerge_gradient
+from gnn_backend.ops.projected_checks import Given, check_inputs, check_projected
 from gnn_backend.ops.softmax_attention import attention_twin, kernel_ready, refuse_batch
 from gnn_backend.runtime.launch import Cotangents, Engine, Saved, engine_for
+from gnn_backend.runtime.pages import fresh, fresh_like
 from gnn_backend.runtime.random import Dropout
 
 
@@ -34,9 +35,10 @@ class _Call(NamedTuple):
     """What a call has beside its tensors."""
 
     graph: Graph
-    functor: Functor
+    form: Form
     scalars: Mapping[str, float]
     engine: Engine
+    num_heads: int
     heads: Heads
     dropout: Dropout | None
 
@@ -46,13 +48,18 @@ class _Inputs(NamedTuple):
 
     h_src: Tensor
     h_dst: Tensor | None
-    w_src: Tensor
+    w_src: Tensor | None
     b_src: Tensor | None
     w_dst: Tensor | None
     b_dst: Tensor | None
-    att: Tensor
+    first_param: Tensor | None
+    second_param: Tensor | None
     residual: Tensor | None = None
     bias: Tensor | None = None
+
+    @property
+    def params(self) -> tuple[Tensor, ...]:
+        return tuple(p for p in (self.first_param, self.second_param) if p is not None)
 
 
 _ADDED = _Inputs._fields.index("residual")  # this and the next are added to attention's result
@@ -67,19 +74,21 @@ class _Needs(NamedTuple):
     b_src: bool
     w_dst: bool
     b_dst: bool
-    att: bool
+    first_param: bool
+    second_param: bool
     residual: bool
     bias: bool
 
 
 def projected_attention(
-    functor: Functor,
+    form: Form,
     graph: Graph,
     h_src: Tensor,
-    src: Projection,
-    att: Tensor,
+    src: Projection | None,
+    params: tuple[Tensor, ...],
     scalars: Mapping[str, float],
     *,
+    num_heads: int,
     h_dst: Tensor | None = None,
     dst: Projection | None = None,
     heads: Heads = "keep",
@@ -95,14 +104,17 @@ def projected_attention(
 
     Parameters
     ----------
-    functor : Functor
-        One table each at the source and the destination, and one parameter.
+    form : Form
+        Of the attention: how operands come from projected features.
     graph : Graph
     h_src : Tensor [num_src, F]
-    src : Projection
-    att : Tensor [H, D] or [1, H, D]
+    src : Projection or None
+        None: the features are attended to as they are.
+    params : tuple of Tensor
+        As many as the form has, of the shape that it says.
     scalars : mapping of str to float
         Of the functor.
+    num_heads : int
     h_dst : Tensor [num_dst, F_dst], optional
         By default the first ``num_dst`` rows of ``h_src``.
     dst : Projection, optional
@@ -126,15 +138,19 @@ def projected_attention(
     Unsupported
         No kernel for this dtype, device or head dimension.
     """
+    w_src, b_src = (None, None) if src is None else src
     w_dst, b_dst = (None, None) if dst is None else dst
-    inputs = _Inputs(h_src, h_dst, src.weight, src.bias, w_dst, b_dst, att, residual, bias)
-    _check(graph, inputs, heads)
-    engine = engine_for(att.device, att.dtype)
-    dropout = draw_mask(dropout_p, graph, att.shape[-2])
-    call = _Call(graph, functor, scalars, engine, heads, dropout)
+    given = Given(h_src, h_dst, w_src, w_dst, residual, bias)
+    check_inputs(graph, form, params, num_heads, heads, given)
+    like = given.reference(params)
+    one, two = (*params, None, None)[:2]
+    inputs = _Inputs(h_src, h_dst, w_src, b_src, w_dst, b_dst, one, two, residual, bias)
+    engine = engine_for(like.device, like.dtype)
+    dropout = draw_mask(dropout_p, graph, num_heads)
+    call = _Call(graph, form, scalars, engine, num_heads, heads, dropout)
     if torch.is_grad_enabled():
         return _ProjectedAttention.apply(call, *inputs)  # type: ignore[no-any-return]
-    out, _, _ = _attend(call, inputs)
+    out, *_ = _attend(call, inputs)
     return _combine(out, call.heads, residual, bias)
 
 
@@ -144,13 +160,13 @@ class _ProjectedAttention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, call: _Call, *tensors: Tensor | None) -> Tensor:
         inputs = _Inputs(*tensors)  # type: ignore[arg-type]
-        out, lse, operands = _attend(call, inputs)
-        ctx.call = call
+        out, lse, ends, derived = _attend(call, inputs)
+        ctx.call, ctx.shared = call, ends.shared
         # What is added to the result is not needed again.
-        ctx.save_for_backward(*inputs[:_ADDED], *operands, out, lse)
+        ctx.save_for_backward(*inputs[:_ADDED], ends.src, ends.dst, out, lse, *derived)
         result = _combine(out, call.heads, inputs.residual, inputs.bias)
         # Backward reads `out`, and callers may change a result in place.
-        return result.clone() if result.data_ptr() == out.data_ptr() else result
+        return _copied(result) if result.data_ptr() == out.data_ptr() else result
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -171,61 +187,88 @@ class _ProjectedAttention(torch.autograd.Function):
         )
 
 
-def _attend(call: _Call, inputs: _Inputs) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
-    """Output and log-sum-exp of attention, and the projected features as the kernels read them."""
-    x_src, x_dst = _project(call.graph, inputs)
-    _check_projected(x_src, x_dst, inputs.att)
-    ready = kernel_ready(x_src), kernel_ready(x_dst)
-    operands = _named(call, *ready, kernel_ready(inputs.att))
+def _attend(call: _Call, inputs: _Inputs) -> tuple[Tensor, Tensor, Ends, tuple[Tensor, ...]]:
+    """Output and log-sum-exp of attention, the projected features and what derives of them.
+
+    The features are as the kernels read them.
+    """
+    found = _project(call, inputs, _linear)
+    check_projected(found.src, found.dst, inputs.params)
+    src = kernel_ready(found.src)
+    ends = Ends(src, src if found.dst is found.src else kernel_ready(found.dst), found.shared)
+    derived = tuple(kernel_ready(t) for t in call.form.derived(ends, inputs.params))
+    operands = _operands(call, ends, inputs, derived)
     out, lse, _ = call.engine.softmax_forward(
-        call.functor, call.graph, operands, call.scalars, call.dropout
+        call.form.functor, call.graph, operands, call.scalars, call.dropout
     )
-    return out, lse, ready
+    return out, lse, ends, derived
 
 
-def _named(call: _Call, x_src: Tensor, x_dst: Tensor, att: Tensor) -> dict[str, Tensor]:
-    """The functor's operands. A leading axis of the parameter does not matter to any target."""
-    return dict(zip(call.functor.operands, (x_src, x_dst, att), strict=True))
+def _operands(
+    call: _Call, ends: Ends, inputs: _Inputs, derived: tuple[Tensor, ...]
+) -> dict[str, Tensor]:
+    """The functor's operands. A leading axis of a parameter does not matter to any target."""
+    return call.form.operands(ends, tuple(map(kernel_ready, inputs.params)), derived)
 
 
-def _project(graph: Graph, inputs: _Inputs) -> tuple[Tensor, Tensor]:
+Linear = Callable[[Tensor, Tensor, Tensor | None], Tensor]
+
+
+def _project(call: _Call, inputs: _Inputs, linear: Linear) -> Ends:
     """Projected sources and destinations [N, H, D]."""
-    heads, dim = inputs.att.shape[-2:]
-    h_src, h_dst, rows = inputs.h_src, inputs.h_dst, graph.num_dst
-    x_src = F.linear(h_src, inputs.w_src, inputs.b_src).view(h_src.shape[0], heads, dim)
+    h_src, h_dst, rows = inputs.h_src, inputs.h_dst, call.graph.num_dst
+    x_src = h_src if inputs.w_src is None else linear(h_src, inputs.w_src, inputs.b_src)
+    shape = call.num_heads, x_src.shape[1] // call.num_heads
+    x_src = x_src.view(h_src.shape[0], *shape)
     if inputs.w_dst is None:
-        return x_src, _first(x_src, rows)
-    h_dst = _first(h_src, rows) if h_dst is None else h_dst
-    return x_src, F.linear(h_dst, inputs.w_dst, inputs.b_dst).view(rows, heads, dim)
+        return Ends(x_src, first(x_src, rows), True)
+    h_dst = first(h_src, rows) if h_dst is None else h_dst
+    x_dst = linear(h_dst, inputs.w_dst, inputs.b_dst).view(rows, *shape)
+    return Ends(x_src, x_dst, False)
 
 
-def _first(table: Tensor, rows: int) -> Tensor:
-    return table if table.shape[0] == rows else table[:rows]
+def _linear(features: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """``torch.nn.functional.linear`` into fresh memory; autograd must not be recording."""
+    device = features.device.type
+    plain = device == "cpu" and features.dtype is weight.dtype and weight.is_cpu
+    if not plain or features.dim() != 2 or torch.is_autocast_enabled(device):
+        return F.linear(features, weight, bias)
+    out = fresh(features.shape[0], weight.shape[0], dtype=features.dtype)
+    if bias is None:
+        return torch.mm(features, weight.t(), out=out)
+    return torch.addmm(bias, features, weight.t(), out=out)
 
 
 def _combine(out: Tensor, heads: Heads, residual: Tensor | None, bias: Tensor | None) -> Tensor:
-    out = merge_heads(out, heads)
-    if residual is not None:
-        out = out + residual
-    return out if bias is None else out + bias
+    out, own = merge_heads(out, heads), heads == "mean"
+    for added in (residual, bias):
+        if added is not None:
+            # Only what is ours alone may be added to in place: backward reads attention's result.
+            target = out if own else fresh_like(out) if out.is_cpu else None
+            out, own = torch.add(out, added, out=target), True
+    return out
+
+
+def _copied(tensor: Tensor) -> Tensor:
+    return fresh_like(tensor).copy_(tensor) if tensor.is_cpu else tensor.clone()
 
 
 def _gradients(ctx: Any, needs: _Needs, grad: Tensor) -> tuple[Tensor | None, ...]:
-    """Gradients of the inputs up to ``att``, None for those that want none."""
+    """Gradients of the inputs up to the parameters, None for those that want none."""
     call: _Call = ctx.call
     saved = list(ctx.saved_tensors)
     inputs, saved = _Inputs(*saved[:_ADDED]), saved[_ADDED:]
-    graph, shared = call.graph, inputs.w_dst is None
-    found = _attention_gradients(call, inputs, needs, saved, grad)
+    found = _attention_gradients(call, inputs, needs, saved, ctx.shared, grad)
+    of_src, of_dst, of_params = (None, None, ()) if found is None else found
+    del found
     # What only attention read is freed before the projections' gradients are allocated.
     saved.clear()
     if hasattr(ctx, "maybe_clear_saved_tensors"):  # PyTorch 2.5; it heeds retain_graph
         ctx.maybe_clear_saved_tensors()
-    of_src, of_dst, of_att = (found.pop(name, None) for name in call.functor.operands)
-    if of_src is not None:
-        of_src = of_src.flatten(1)
-        if shared and of_dst is not None:
-            _first(of_src, graph.num_dst).add_(of_dst.flatten(1))
+    params = (*of_params, None, None)[:2]
+    of_src = None if of_src is None else of_src.flatten(1)
+    if inputs.w_src is None:
+        return of_src, None, None, None, None, None, *params
     h_src, w_src, b_src = _linear_gradients(
         of_src, inputs.h_src, inputs.w_src, (needs.h_src, needs.w_src, needs.b_src)
     )
@@ -233,37 +276,38 @@ def _gradients(ctx: Any, needs: _Needs, grad: Tensor) -> tuple[Tensor | None, ..
     h_dst = w_dst = b_dst = None
     if of_dst is not None and inputs.w_dst is not None:
         of_dst, own = of_dst.flatten(1), inputs.h_dst
-        rows = _first(inputs.h_src, graph.num_dst) if own is None else own
+        rows = first(inputs.h_src, call.graph.num_dst) if own is None else own
         h_dst, w_dst, b_dst = _linear_gradients(
             of_dst, rows, inputs.w_dst, (needs.h_dst, needs.w_dst, needs.b_dst)
         )
         if own is None and h_src is not None:
-            _first(h_src, graph.num_dst).addmm_(of_dst, inputs.w_dst)
-    return h_src, h_dst, w_src, b_src, w_dst, b_dst, of_att
+            first(h_src, call.graph.num_dst).addmm_(of_dst, inputs.w_dst)
+    return h_src, h_dst, w_src, b_src, w_dst, b_dst, *params
 
 
 def _attention_gradients(
-    call: _Call, inputs: _Inputs, needs: _Needs, saved: list[Tensor], grad: Tensor
-) -> dict[str, Tensor]:
-    """Gradients of the projected features and of the attention vector that are needed, by name."""
-    x_src, x_dst, out, lse = saved
+    call: _Call, inputs: _Inputs, needs: _Needs, saved: list[Tensor], shared: bool, grad: Tensor
+) -> Gradients | None:
+    """Gradients of the projected features and of the parameters that are needed."""
+    x_src, x_dst, out, lse, *derived = saved
     of_src = needs.h_src or needs.w_src or needs.b_src
     if inputs.w_dst is None:
         of_dst = of_src
     else:
         rows = needs.h_src if inputs.h_dst is None else needs.h_dst
         of_dst = rows or needs.w_dst or needs.b_dst
-    names = call.functor.operands
-    pairs = zip(names, (of_src, of_dst, needs.att), strict=True)
-    wanted = frozenset(name for name, need in pairs if need)
+    params = (needs.first_param, needs.second_param)[: call.form.params]
+    asked = Asked(of_src, of_dst, params)
+    wanted = call.form.wanted(asked)
     if not wanted:
-        return {}
-    cotangent = kernel_ready(unmerge_gradient(grad, call.heads, out.shape[1]))
-    ready = _named(call, x_src, x_dst, kernel_ready(inputs.att))
-    return call.engine.softmax_backward(
-        call.functor, call.graph, ready, call.scalars,
+        return None
+    ends = Ends(x_src, x_dst, shared)
+    cotangent = kernel_ready(unmerge_gradient(grad, call.heads, call.num_heads))
+    found = call.engine.softmax_backward(
+        call.form.functor, call.graph, _operands(call, ends, inputs, tuple(derived)), call.scalars,
         Saved(out, lse), Cotangents(cotangent), wanted, call.dropout,
     )  # fmt: skip
+    return call.form.gradients(found, ends, inputs.params, tuple(derived), asked)
 
 
 def _linear_gradients(
@@ -272,8 +316,9 @@ def _linear_gradients(
     """Gradients of a linear map's features, weight and bias."""
     if grad is None:
         return None, None, None
+    target = fresh_like(features) if needs[0] and features.is_cpu else None
     return (
-        torch.mm(grad, weight) if needs[0] else None,
+        torch.mm(grad, weight, out=target) if needs[0] else None,
         torch.mm(grad.t(), features) if needs[1] else None,
         grad.sum(0) if needs[2] else None,
     )
@@ -289,56 +334,14 @@ def _twin_gradients(
     needed = [t for t, need in zip(views, needs[:_ADDED], strict=False) if need and t is not None]
     if not needed:
         return (None,) * _ADDED
-    x_src, x_dst = _project(call.graph, views)
-    operands = _named(call, x_src.to(wide), x_dst.to(wide), views.att.to(wide))
-    attended = attention_twin(call.functor, call.graph, operands, call.scalars, call.dropout)
+    found = _project(call, views, F.linear)
+    ends = Ends(found.src.to(wide), found.dst.to(wide), found.shared)
+    params = tuple(p.to(wide) for p in views.params)
+    operands = call.form.operands(ends, params, call.form.derived(ends, params))
+    attended = attention_twin(call.form.functor, call.graph, operands, call.scalars, call.dropout)
     result = merge_heads(attended.out, call.heads)
-    found = torch.autograd.grad(
+    grads = torch.autograd.grad(
         result, needed, grad.to(wide), create_graph=True, allow_unused=True, materialize_grads=True
     )
-    grads = iter(found)
-    return tuple(next(grads) if need else None for need in needs[:_ADDED])
-
-
-def _check(graph: Graph, inputs: _Inputs, heads: Heads) -> None:
-    """Refuse what would be misread; torch itself refuses weights that do not fit the features."""
-    att, h_src, h_dst = inputs.att, inputs.h_src, inputs.h_dst
-    if att.dim() not in (2, 3) or (att.dim() == 3 and att.shape[0] != 1):
-        raise invalid("att", "wrong shape", tuple(att.shape), "[heads, dim] or [1, heads, dim]")
-    if inputs.w_dst is None and h_dst is not None:
-        raise invalid("h_dst", "given without a projection", "dst=None", "both or neither")
-    num_heads, dim = att.shape[-2:]
-    rows, width, own = graph.num_dst, num_heads * dim, h_src.shape[0]
-    if own != graph.num_src:
-        raise invalid("h_src", "wrong number of rows", own, graph.num_src)
-    if h_dst is not None:
-        own = h_dst.shape[0]
-    if own != rows and (h_dst is not None or own < rows):
-        raise invalid("h_dst", "wrong number of rows", own, rows)
-    for name, weight in (("w_src", inputs.w_src), ("w_dst", inputs.w_dst)):
-        if weight is not None and weight.shape[0] != width:
-            raise invalid(name, "wrong shape", tuple(weight.shape), f"[{width}, features]")
-    if att.device != graph.device:
-        raise invalid("att", "not on the graph's device", att.device, graph.device)
-    if inputs.bias is not None or inputs.residual is not None:
-        columns = (dim,) if heads == "mean" else (width,) if heads == "concat" else (num_heads, dim)
-        _check_added("bias", inputs.bias, columns, att)
-        _check_added("residual", inputs.residual, (rows, *columns), att)
-
-
-def _check_added(name: str, added: Tensor | None, shape: tuple[int, ...], att: Tensor) -> None:
-    if added is not None and added.shape != shape:
-        raise invalid(name, "wrong shape", tuple(added.shape), shape)
-    if added is not None and added.dtype is not att.dtype:
-        raise invalid(name, "mixed dtypes", added.dtype, f"{att.dtype}, as att")
-
-
-def _check_projected(x_src: Tensor, x_dst: Tensor, att: Tensor) -> None:
-    """Refuse what the kernels would misread; autocast decides the dtype of a projection as well."""
-    for name, table in (("h_src", x_src), ("h_dst", x_dst)):
-        if table.dtype is not att.dtype:
-            raise invalid(
-                name, "mixed dtypes", f"projected to {table.dtype}", f"{att.dtype}, as att"
-            )
-        if table.device != att.device:
-            raise invalid(name, "mixed devices", table.device, f"{att.device}, as att")
+    by_input = iter(grads)
+    return tuple(next(by_input) if need else None for need in needs[:_ADDED])

@@ -16,6 +16,7 @@ from torch import Tensor
 from gnn_backend.errors import invalid
 from gnn_backend.profile import note_choice
 from gnn_backend.runtime.cpu_call import Call
+from gnn_backend.runtime.pages import fresh_like
 
 if TYPE_CHECKING:
     from gnn_backend.graph import Graph
@@ -207,7 +208,7 @@ _BY_EDGE = ("edge", "edge_bias", "edge_features")
 def _backward_dst(call: Call, wanted: Mapping[str, str]) -> dict[str, Tensor]:
     rows = call.graph.num_dst
     targets = {
-        f"grad_{role}": torch.empty_like(call.tensors[role])
+        f"grad_{role}": fresh_like(call.tensors[role])
         for role in ("query", "edge_query", *_BY_EDGE)
         if role in wanted
     }
@@ -226,12 +227,12 @@ def _backward_dst(call: Call, wanted: Mapping[str, str]) -> dict[str, Tensor]:
 def _backward_src(call: Call, wanted: Mapping[str, str]) -> dict[str, Tensor]:
     targets: dict[str, Tensor] = {}
     if "value" in wanted:
-        targets["grad_value"] = torch.empty_like(call.tensors["value"])
+        targets["grad_value"] = fresh_like(call.tensors["value"])
         targets["slot_sums"] = call.slots(call.outputs)
     if call.module.VALUE_IS_KEY:
         targets["grad_key"] = call.empty(call.blocks, call.keys)  # a scratch row a block
     elif "key" in wanted:
-        targets["grad_key"] = torch.empty_like(call.tensors["key"])
+        targets["grad_key"] = fresh_like(call.tensors["key"])
         targets["slot_more"] = call.slots(call.keys)
     call.launch("backward_src", call.graph.by_src, call.graph.num_src, **targets)
     both = {"value": targets.get("grad_value"), "key": targets.get("grad_key")}

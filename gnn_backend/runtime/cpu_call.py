@@ -13,6 +13,7 @@ from gnn_backend.errors import invalid
 from gnn_backend.profile import count_launch
 from gnn_backend.runtime import cpu_module, cpu_threads
 from gnn_backend.runtime.cpu_vector import VECTOR_BYTES
+from gnn_backend.runtime.pages import fresh
 
 if TYPE_CHECKING:
     from gnn_backend.graph import Graph
@@ -115,7 +116,7 @@ class Call:
         return tensor.detach().to(self.real).contiguous()
 
     def empty(self, *shape: int) -> Tensor:
-        return torch.empty(shape, dtype=self.real)
+        return fresh(*shape, dtype=self.real)
 
     def slots(self, features: int) -> Tensor:
         """Two partial rows a block; one block has none."""

@@ -20,7 +20,8 @@ def test_kept_results_are_shown(path: Path) -> None:
     shown = CliRunner().invoke(app, ["bench", "show", str(path)])
     assert shown.exit_code == 0, shown.output
     document = json.loads(path.read_text())
-    rows = document["shapes" if document["benchmark"] == "shapes" else "graphs"]
+    benchmark = document["benchmark"]
+    rows = document[benchmark if benchmark in ("shapes", "layers") else "graphs"]
     assert rows
     for row in rows:
         assert row["graph"] in shown.output

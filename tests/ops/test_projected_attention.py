@@ -16,6 +16,7 @@ from gnn_backend.errors import InvalidArgument
 from gnn_backend.graph import Graph
 from gnn_backend.ops import projected_attention as module
 from gnn_backend.ops.attention import softmax_attention
+from gnn_backend.ops.attention_forms import FORMS
 from gnn_backend.ops.functors import FUNCTORS
 from gnn_backend.ops.projected_attention import Projection, projected_attention
 from gnn_backend.profile import profile
@@ -57,12 +58,13 @@ def inputs(ends: str, heads: str, dtype: torch.dtype = torch.float32) -> tuple[G
 
 def fused(graph: Graph, t: Tensors, heads: str) -> Tensor:
     return projected_attention(
-        FUNCTORS["gatv2"],
+        FORMS["gatv2"],
         graph,
         t["h_src"],
         Projection(t["w_src"], t.get("b_src")),
-        t["att"],
+        (t["att"],),
         SLOPE,
+        num_heads=HEADS,
         h_dst=t.get("h_dst"),
         dst=Projection(t["w_dst"], t.get("b_dst")) if "w_dst" in t else None,
         heads=heads,

@@ -1,0 +1,303 @@
+"""How a functor's operands come from projected features, and their gradients go back to these.
+
+A form is what :mod:`gnn_backend.ops.projected_attention` needs to know of an attention: the
+operands of its functor as functions of the tables at both ends [N, H, D] and of the layer's
+parameters, and the derivatives of these functions, written so that they add in place and allocate
+no table that the kernels have not.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gnn_backend.ops.functors import FUNCTORS, Functor
+from gnn_backend.runtime.pages import fresh_like
+
+_LEAST_LENGTH = 1e-12  # that rows are divided by, as in torch.nn.functional.normalize
+_CHUNK = 1 << 17  # features whose product with a parameter is computed at a time: they stay in L2
+
+
+class Ends(NamedTuple):
+    """Tables [num_src, H, D] and [num_dst, H, D]; ``shared``: the latter are rows of the former."""
+
+    src: Tensor
+    dst: Tensor
+    shared: bool
+
+
+class Asked(NamedTuple):
+    """Which gradients are wanted; with shared ends ``dst`` is ``src``."""
+
+    src: bool
+    dst: bool
+    params: tuple[bool, ...]
+
+
+class Gradients(NamedTuple):
+    """Towards the ends, and the parameters; of shared ends all is in ``src``."""
+
+    src: Tensor | None
+    dst: Tensor | None
+    params: tuple[Tensor | None, ...]
+
+
+class Form(ABC):
+    """One attention.
+
+    Attributes
+    ----------
+    functor : Functor
+    params : int
+        How many parameters it has, two at most.
+    """
+
+    functor: Functor
+    params: int
+
+    def param_shapes(self, heads: int, dim: int) -> tuple[tuple[int, ...], ...]:
+        """Shapes that a parameter may have."""
+        return (heads, dim), (1, heads, dim)
+
+    def derived(self, ends: Ends, params: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """What is computed from tables and parameters before attention, in differentiable torch."""
+        return ()
+
+    @abstractmethod
+    def operands(
+        self, ends: Ends, params: tuple[Tensor, ...], derived: tuple[Tensor, ...]
+    ) -> dict[str, Tensor]:
+        """The functor's operands by name."""
+
+    @abstractmethod
+    def wanted(self, asked: Asked) -> frozenset[str]:
+        """The operands whose gradients the wanted ones are made of."""
+
+    @abstractmethod
+    def gradients(
+        self,
+        found: Mapping[str, Tensor],
+        ends: Ends,
+        params: tuple[Tensor, ...],
+        derived: tuple[Tensor, ...],
+        asked: Asked,
+    ) -> Gradients:
+        """Lead the gradients of the operands back; those in ``found`` are changed in place."""
+
+
+def named(**wanted: bool) -> frozenset[str]:
+    """The names that are true."""
+    return frozenset(name for name, want in wanted.items() if want)
+
+
+def first(table: Tensor, rows: int) -> Tensor:
+    """The first rows of a table."""
+    return table if table.shape[0] == rows else table[:rows]
+
+
+def merged(
+    src: Tensor | None, dst: Tensor | None, ends: Ends
+) -> tuple[Tensor | None, Tensor | None]:
+    """Gradients of both ends; those of shared ends added into the sources'."""
+    if not ends.shared or src is None or dst is None:
+        return src, dst
+    first(src, dst.shape[0]).add_(dst)
+    return src, None
+
+
+class GATv2(Form):
+    """Both tables and the parameter are operands as they are."""
+
+    functor = FUNCTORS["gatv2"]
+    params = 1
+
+    def operands(
+        self, ends: Ends, params: tuple[Tensor, ...], derived: tuple[Tensor, ...]
+    ) -> dict[str, Tensor]:
+        return {"x_src": ends.src, "x_dst": ends.dst, "att": params[0]}
+
+    def wanted(self, asked: Asked) -> frozenset[str]:
+        return named(x_src=asked.src, x_dst=asked.dst, att=asked.params[0])
+
+    def gradients(
+        self,
+        found: Mapping[str, Tensor],
+        ends: Ends,
+        params: tuple[Tensor, ...],
+        derived: tuple[Tensor, ...],
+        asked: Asked,
+    ) -> Gradients:
+        pair = merged(found.get("x_src"), found.get("x_dst"), ends)
+        return Gradients(*pair, (found.get("att"),))
+
+
+class Dot(Form):
+    """Keys and values are the sources, queries the destinations."""
+
+    functor = FUNCTORS["dot"]
+    params = 0
+
+    def operands(
+        self, ends: Ends, params: tuple[Tensor, ...], derived: tuple[Tensor, ...]
+    ) -> dict[str, Tensor]:
+        return {"q_dst": ends.dst, "k_src": ends.src, "v_src": ends.src}
+
+    def wanted(self, asked: Asked) -> frozenset[str]:
+        return named(q_dst=asked.dst, k_src=asked.src, v_src=asked.src)
+
+    def gradients(
+        self,
+        found: Mapping[str, Tensor],
+        ends: Ends,
+        params: tuple[Tensor, ...],
+        derived: tuple[Tensor, ...],
+        asked: Asked,
+    ) -> Gradients:
+        of_src = found["v_src"].add_(found["k_src"]) if asked.src else None
+        return Gradients(*merged(of_src, found.get("q_dst"), ends), ())
+
+
+class GAT(Form):
+    """Each end brings one score a head, ``<x, att>``."""
+
+    functor = FUNCTORS["gat"]
+    params = 2
+
+    def derived(self, ends: Ends, params: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Scores of the sources [num_src, H] and of the destinations [num_dst, H]."""
+        return scores(ends.src, params[0]), scores(ends.dst, params[1])
+
+    def operands(
+        self, ends: Ends, params: tuple[Tensor, ...], derived: tuple[Tensor, ...]
+    ) -> dict[str, Tensor]:
+        return {"x_src": ends.src, "el": derived[0], "er": derived[1]}
+
+    def wanted(self, asked: Asked) -> frozenset[str]:
+        of_el, of_er = asked.src or asked.params[0], asked.dst or asked.params[1]
+        return named(x_src=asked.src, el=of_el, er=of_er)
+
+    def gradients(
+        self,
+        found: Mapping[str, Tensor],
+        ends: Ends,
+        params: tuple[Tensor, ...],
+        derived: tuple[Tensor, ...],
+        asked: Asked,
+    ) -> Gradients:
+        att_src, att_dst = (att.view(1, *att.shape[-2:]) for att in params)
+        of_src, of_dst = found.get("x_src"), None
+        if of_src is not None:
+            of_src.addcmul_(found["el"].unsqueeze(-1), att_src)
+        if asked.dst and ends.shared:
+            assert of_src is not None
+            rows = first(of_src, ends.dst.shape[0])
+            rows.addcmul_(found["er"].unsqueeze(-1), att_dst)
+        elif asked.dst:
+            of_dst = found["er"].unsqueeze(-1) * att_dst
+        return Gradients(of_src, of_dst, self._of_params(found, ends, params, asked))
+
+    @staticmethod
+    def _of_params(
+        found: Mapping[str, Tensor], ends: Ends, params: tuple[Tensor, ...], asked: Asked
+    ) -> tuple[Tensor | None, ...]:
+        if all(asked.params) and ends.shared and ends.src.shape == ends.dst.shape:
+            both = torch.cat((found["el"], found["er"]), dim=1)  # the table is read once
+            return _score_gradients(both, ends.src, params)
+        return (
+            _score_gradients(found["el"], ends.src, params[:1])[0] if asked.params[0] else None,
+            _score_gradients(found["er"], ends.dst, params[1:])[0] if asked.params[1] else None,
+        )
+
+
+def scores(table: Tensor, att: Tensor) -> Tensor:
+    """Sums over features of ``table * att``.
+
+    Parameters
+    ----------
+    table : Tensor [N, H, D]
+    att : Tensor [H, D] or [1, H, D]
+
+    Returns
+    -------
+    Tensor [N, H]
+    """
+    rows = table.shape[0]
+    step = max(1, _CHUNK // max(1, att.numel())) if table.is_cpu else rows
+    if rows <= step:
+        return (table * att).sum(-1)
+    parts = [(table[at : at + step] * att).sum(-1) for at in range(0, rows, step)]
+    return torch.cat(parts)
+
+
+def _score_gradients(
+    gradient: Tensor, table: Tensor, params: tuple[Tensor, ...]
+) -> tuple[Tensor, ...]:
+    """Gradients of parameters from those of their scores, [N, H] each, side by side.
+
+    The product of all pairs of heads reads the table once, in place of products [N, H, D].
+    """
+    heads, dim = params[0].shape[-2:]
+    pairs = torch.mm(gradient.t(), table.flatten(1)).view(len(params), heads, heads, dim)
+    own = pairs.diagonal(dim1=1, dim2=2).transpose(1, 2)
+    return tuple(part.reshape(att.shape) for part, att in zip(own, params, strict=True))
+
+
+class AGNN(Form):
+    """Cosines of the rows as they are, scaled by the parameter [1]; of shared ends only."""
+
+    functor = FUNCTORS["dot"]
+    params = 1
+
+    def param_shapes(self, heads: int, dim: int) -> tuple[tuple[int, ...], ...]:
+        return ((1,),)
+
+    def derived(self, ends: Ends, params: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Rows of length 1, as many of them times the parameter as queries, and their lengths."""
+        sizes = torch.linalg.vector_norm(ends.src, dim=-1, keepdim=True).clamp_min(_LEAST_LENGTH)
+        key = torch.div(ends.src, sizes, out=_target(ends.src))
+        query = torch.mul(first(key, ends.dst.shape[0]), params[0], out=_target(ends.dst))
+        return key, query, sizes
+
+    def operands(
+        self, ends: Ends, params: tuple[Tensor, ...], derived: tuple[Tensor, ...]
+    ) -> dict[str, Tensor]:
+        return {"q_dst": derived[1], "k_src": derived[0], "v_src": ends.src}
+
+    def wanted(self, asked: Asked) -> frozenset[str]:
+        return named(q_dst=asked.src or asked.params[0], k_src=asked.src, v_src=asked.src)
+
+    def gradients(
+        self,
+        found: Mapping[str, Tensor],
+        ends: Ends,
+        params: tuple[Tensor, ...],
+        derived: tuple[Tensor, ...],
+        asked: Asked,
+    ) -> Gradients:
+        key, _, sizes = derived
+        of_query, of_src = found["q_dst"], None
+        if asked.src:
+            of_key = found["k_src"]
+            first(of_key, of_query.shape[0]).addcmul_(of_query, params[0])
+            # What changes a row's length alone does not change its direction; the length of one
+            # that is 0 counts as a constant.
+            along = (key * of_key).sum(-1, keepdim=True)
+            along.masked_fill_(sizes <= _LEAST_LENGTH, 0.0)
+            of_key.addcmul_(key, along, value=-1.0).div_(sizes)
+            of_src = found["v_src"].add_(of_key)
+        of_beta = None
+        if asked.params[0]:
+            of_beta = of_query.mul_(first(key, of_query.shape[0])).sum().view(1)
+        return Gradients(of_src, None, (of_beta,))
+
+
+def _target(table: Tensor) -> Tensor | None:
+    """Fresh memory for a result of this shape, where autograd is not recording."""
+    return fresh_like(table) if table.is_cpu and not torch.is_grad_enabled() else None
+
+
+FORMS: dict[str, Form] = {"gatv2": GATv2(), "gat": GAT(), "dot": Dot(), "agnn": AGNN()}

@@ -27,7 +27,7 @@ demo: $(READY)
 
 test: $(READY)
 	@command -v g++ >/dev/null || { echo "g++ is missing: the tests compile the kernels for the host with it (Debian: apt install g++)" >&2; exit 1; }
-	@workers=$$($(PYTHON) -c 'import xdist; print("-n auto")' 2>/dev/null || true); \
+	@workers=$$($(PYTHON) -c 'import xdist; print("-n auto --dist worksteal")' 2>/dev/null || true); \
 	echo "pytest $$workers $(ARGS)"; $(PYTHON) -m pytest -q $$workers $(ARGS)
 
 lint: $(READY)

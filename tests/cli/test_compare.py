@@ -44,6 +44,7 @@ def test_compare_on_the_emulator(
     assert found["num_edges"] == 300 and found["sampled_from_edges"] is None
 
 
+@pytest.mark.slow
 def test_compare_on_the_cpu_measures_in_fresh_processes(
     invoke_json: Callable[..., Any], graph_file: Path
 ) -> None:
@@ -164,6 +165,7 @@ def test_bad_usage(
     assert message in printed.err and printed.out == ""
 
 
+@pytest.mark.slow
 def test_layers(invoke_json: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     found = hosts.layer_classes
     some = ("GATv2Conv", "SAGEConv", "HeteroLinear", "CuGraphSAGEConv")  # all takes long

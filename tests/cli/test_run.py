@@ -37,6 +37,7 @@ def script(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_script_runs_as_under_python_and_is_counted(script: Path, tmp_path: Path) -> None:
     pytest.importorskip("torch_geometric")
     elsewhere = tmp_path / "elsewhere"

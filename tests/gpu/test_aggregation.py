@@ -25,6 +25,7 @@ from tests.ops.aggregations import (
     case_of,
     check_case,
     gradients,
+    shares_of_rounded_ties,
     with_specials,
 )
 from tests.ops.operators import ALL_GRAPHS
@@ -58,6 +59,11 @@ def test_graphs(name: str, ties: str) -> None:
 def test_nan_and_infinity(ties: str, nan: str) -> None:
     with chunks_of(8):
         check_case(with_specials(case(("max", "min"), (4,), ties=ties, nan=nan, device=DEVICE)))
+
+
+def test_shares_of_rounded_ties() -> None:
+    with chunks_of(8):
+        shares_of_rounded_ties(DEVICE)
 
 
 @table("dtype", [torch.float32, torch.bfloat16])

@@ -97,7 +97,7 @@ def run(graphs: list[str], settings: Settings, say: Callable[[str], None]) -> di
         for dtype in settings.dtypes:
             say(f"{name} {dtype}: {data.num_nodes:,} nodes, {data.num_edges:,} edges")
             rows.append(_row(data, dtype, settings))
-            _release(settings)
+            release(settings.device)
     return {**document("operators", asdict(settings), device_report()), "graphs": rows}
 
 
@@ -110,7 +110,7 @@ def _row(data: GraphData, dtype: str, settings: Settings) -> dict[str, Any]:
         if settings.check_yardstick is not None:
             path = settings.check_yardstick
             limit["check"] = yardstick.check(path, limit, data, width, dtype)
-    _release(settings)
+    release(settings.device)
     rate = timing.copy_rate(_COPIED_BYTES, settings.device, settings.inner, settings.repeats)
     row: dict[str, Any] = {
         "graph": data.name,
@@ -120,7 +120,7 @@ def _row(data: GraphData, dtype: str, settings: Settings) -> dict[str, Any]:
         "max_in_degree": graph.stats("dst").maximum,
         "yardstick": limit,
         "copy_bytes_a_ms": rate,
-        "cusparse_sum_ms": _cusparse_ms(graph, kind, width, settings),
+        "cusparse_sum_ms": cusparse_ms(graph, kind, width, settings.device, settings.repeats),
         "edge_gather_ms": _edge_gather_ms(graph, kind, settings),
         "operators": {},
     }
@@ -129,7 +129,7 @@ def _row(data: GraphData, dtype: str, settings: Settings) -> dict[str, Any]:
         measured = row["operators"][order] = {}
         for case in _cases(own, kind, settings):
             measured[case.name] = _measured(case, limit, rate, settings)
-            _release(settings)
+            release(settings.device)
     if kind is torch.float32:
         row["dgl"] = dgl_graphs.measure(
             data, settings.heads, settings.dim, settings.device, settings.repeats
@@ -184,7 +184,7 @@ def _measured(
     try:
         with profile() as record:
             case.call()  # compiles, and builds what the graph builds on first use
-        _release(settings)
+        release(settings.device)
         if case.result_bytes > _REPLAYED_BYTES:
             inner, how = 1, "eager"
             time = timing.eager_ms(case.call, settings.device, inner, settings.repeats)
@@ -225,21 +225,24 @@ def _edge_gather_ms(graph: Graph, kind: torch.dtype, settings: Settings) -> floa
     return timing.replay_ms(call, settings.inner, settings.repeats)
 
 
-def _cusparse_ms(graph: Graph, kind: torch.dtype, width: int, settings: Settings) -> float | str:
+def cusparse_ms(
+    graph: Graph, kind: torch.dtype, width: int, device: str, repeats: int
+) -> float | str:
     """Milliseconds of torch's CSR product for the sum of neighbours, eager; a text says why not."""
     csr = graph.by_dst
     try:
-        values = torch.ones(graph.num_edges, dtype=kind, device=settings.device)
+        values = torch.ones(graph.num_edges, dtype=kind, device=device)
         matrix = torch.sparse_csr_tensor(
             csr.indptr, csr.indices, values, (graph.num_dst, graph.num_src), check_invariants=False
         )
-        x = torch.randn(graph.num_src, width, device=settings.device).to(kind)
-        return timing.eager_ms(lambda: matrix @ x, settings.device, 3, settings.repeats)
+        x = torch.randn(graph.num_src, width, device=device).to(kind)
+        return timing.eager_ms(lambda: matrix @ x, device, 3, repeats)
     except (RuntimeError, NotImplementedError) as error:
         return str(error).splitlines()[0]
 
 
-def _release(settings: Settings) -> None:
-    if torch.device(settings.device).type == "cuda":
+def release(device: str) -> None:
+    """Give unused memory of the GPU back."""
+    if torch.device(device).type == "cuda":
         gc.collect()
         torch.cuda.empty_cache()

@@ -13,7 +13,7 @@ from gnn_backend.cli import output
 bench = typer.Typer(name="bench", help="Measure operators and layers.", no_args_is_help=True)
 
 _DTYPES = ("float32", "bfloat16", "float16", "float64")
-_BENCHMARKS = ("attention", "layers", "operators", "shapes")
+_BENCHMARKS = ("attention", "layers", "operators", "reduce", "shapes", "spmm")
 _DEFAULT_GRAPHS = {"cuda": "arxiv-like,reddit-like,products-like", "cpu": "tolokers-like"}
 
 
@@ -203,6 +203,70 @@ def layers(
     _keep(benchmark.run(_listed(graph), settings, output.note), json_file)
 
 
+_Graphs = Annotated[
+    str,
+    typer.Option(
+        help="Named graphs or npz files, comma-separated. Named: arxiv-like, reddit-like, "
+        "products-like, tolokers-like."
+    ),
+]
+_Json = Annotated[Path | None, typer.Option("--json", metavar="OUT", help="Write results here.")]
+_Widths = Annotated[str, typer.Option(help="Values a row, with commas.")]
+_Dtypes = Annotated[str, typer.Option(help="float32, bfloat16, float16; several with commas.")]
+_Check = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Another yardstick, as for `bench attention`.")
+]
+_Repeats = Annotated[int, typer.Option(min=1, help="Samples; the median counts.")]
+
+
+@bench.command()
+def reduce(
+    graph: _Graphs = _DEFAULT_GRAPHS["cuda"],
+    json_file: _Json = None,
+    widths: _Widths = "64,128,256,512",
+    dtype: _Dtypes = "float32",
+    check_yardstick: _Check = None,
+    repeats: _Repeats = 7,
+) -> None:
+    """Aggregation, forward and backward: the yardstick, this package and torch, on a GPU."""
+    _aggregation("reduce", graph, json_file, widths, dtype, check_yardstick, repeats)
+
+
+@bench.command()
+def spmm(
+    graph: _Graphs = _DEFAULT_GRAPHS["cuda"],
+    json_file: _Json = None,
+    widths: _Widths = "64,128,256,512",
+    dtype: _Dtypes = "float32",
+    check_yardstick: _Check = None,
+    repeats: _Repeats = 7,
+) -> None:
+    """Plain and weighted sums, with gradients: the yardstick, cuSPARSE and this package."""
+    _aggregation("spmm", graph, json_file, widths, dtype, check_yardstick, repeats)
+
+
+def _aggregation(
+    family: str, graph: str, json_file: Path | None, widths: str, dtype: str,
+    check_yardstick: Path | None, repeats: int,
+) -> None:  # fmt: skip
+    dtypes, sizes = _checked_dtypes(dtype), _sizes("--widths", widths)
+    _check_results_file(json_file)
+    import torch
+
+    from gnn_backend.bench import aggregation as benchmark
+
+    if not torch.cuda.is_available():
+        output.fail(f"bench {family}: torch finds no CUDA device, and these kernels need one")
+    settings = benchmark.Settings(
+        family=family,
+        widths=sizes,
+        dtypes=dtypes,
+        repeats=repeats,
+        check_yardstick=check_yardstick,
+    )
+    _keep(benchmark.run(_listed(graph), settings, output.note), json_file)
+
+
 def _listed(text: str) -> list[str]:
     return [part.strip() for part in text.split(",")]
 
@@ -254,6 +318,7 @@ def show(
 
 
 def _print(document: dict[str, Any]) -> None:
+    from gnn_backend.bench.aggregation_tables import aggregation_tables
     from gnn_backend.bench.operator_tables import operator_tables
     from gnn_backend.bench.tables import attention_tables, layer_tables, shape_tables
 
@@ -261,7 +326,9 @@ def _print(document: dict[str, Any]) -> None:
         "attention": attention_tables,
         "layers": layer_tables,
         "operators": operator_tables,
+        "reduce": aggregation_tables,
         "shapes": shape_tables,
+        "spmm": aggregation_tables,
     }
     console = output.console()
     for table in tables[document["benchmark"]](document):

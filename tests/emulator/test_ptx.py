@@ -37,6 +37,13 @@ __device__ __forceinline__ void approximate(const Args& args) {
   args.out[2 * i] = __float_as_uint(exp2_approx(x));
   args.out[2 * i + 1] = __float_as_uint(log2_approx(x));
 }
+__device__ __forceinline__ void extremes(const Args& args) {
+  const long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+  if (i >= args.n) return;
+  const float x = __uint_as_float(args.x[i]), y = __uint_as_float(args.x[args.n - 1 - i]);
+  args.out[2 * i] = __float_as_uint(max_nan(x, y));
+  args.out[2 * i + 1] = __float_as_uint(min_nan(x, y));
+}
 __device__ __forceinline__ void stream(const Args& args) {
   const long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x;
   if (4 * i >= args.n) return;
@@ -60,7 +67,7 @@ __device__ __forceinline__ void multiply_tf32(const Args& args) {
     args.out[(g + i / 2 * 8) * 8 + 2 * t + i % 2] = __float_as_uint(sum[i]);
 }
 """
-NAMES = ("widen", "narrow", "approximate", "stream", "tf32", "multiply_tf32")
+NAMES = ("widen", "narrow", "approximate", "extremes", "stream", "tf32", "multiply_tf32")
 HOST = CONVERSIONS + "".join(f"GNNB_ENTRY({n}, Args, 256, {n}(args))\n" for n in NAMES)
 DEVICE = CONVERSIONS + "".join(
     f'extern "C" __global__ void {n}_kernel(const Args args) {{ {n}(args); }}\n' for n in NAMES
@@ -137,6 +144,17 @@ def test_exp2_and_log2_at_the_corners() -> None:
     torch.testing.assert_close(out[:, 1], torch.tensor(log2), equal_nan=True)
     assert out[0, 0] == 0
     assert not out[0, 0].signbit()
+
+
+def _check_extremes(x: torch.Tensor, out: torch.Tensor) -> None:
+    a, b = x.view(torch.float32), x.flip(0).view(torch.float32)
+    out = out.view(torch.float32)
+    for column, expected in enumerate((torch.maximum(a, b), torch.minimum(a, b))):
+        torch.testing.assert_close(out[:, column], expected, rtol=0, atol=0, equal_nan=True)
+
+
+def test_extremes_are_nan_where_an_operand_is() -> None:
+    _check_extremes(_floats(), _run("extremes", _floats(), 2))
 
 
 def test_tf32_has_11_bits_and_ties_go_away_from_zero() -> None:
@@ -229,6 +247,7 @@ def test_device_agrees_with_its_host_twin() -> None:
     normal = ~_floats().view(torch.float32).isnan()
     assert torch.equal(host[normal], device[normal])
     _tf32_product(run("multiply_tf32", _products(), 1, 32)[:, 0])
+    _check_extremes(_floats(), run("extremes", _floats(), 2))
     x = torch.cat([torch.linspace(-140, 140, 10001), torch.tensor([float("nan"), -float("inf")])])
     host, device = (f("approximate", x.view(torch.int32), 2) for f in (_run, run))
     torch.testing.assert_close(

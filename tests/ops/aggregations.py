@@ -176,12 +176,67 @@ def case_of(row: Row, device: str = "cpu") -> Case:
     """The case of a row of the table; softmax with a temperature that wants a gradient."""
     reduce, message, shape, edge, dtype, ties, nan = row
     c = case(reduce, shape, edge, dtype, message, ties=ties, nan=nan, device=device)
+    if "mul" in reduce:
+        zeros_among(c)
     if "softmax" in reduce:
         values = torch.linspace(-0.5, 1.5, 1 if len(shape) > 1 else c.x.shape[1:].numel())
         heat = values.to(device, torch.promote_types(dtype, torch.float32))
         c.temperature = heat.requires_grad_()
     if reduce == "powermean":
         c.power = torch.tensor(2.5, dtype=torch.float32, device=device, requires_grad=True)
+    return c
+
+
+def zeros_among(c: Case) -> None:
+    """Rows with one zero, with several, and with none."""
+    with torch.no_grad():
+        rows = c.x.view(c.x.shape[0], -1)
+        rows[::6, 0] = 0
+        rows[1::3, 1] = 0
+
+
+def largest_of_zero(c: Case) -> Case:
+    """Extremes of exactly 0, alone and shared, in the first column and the second."""
+    with torch.no_grad():
+        rows = c.x.view(c.x.shape[0], -1)
+        rows[:, 0], rows[:, 1] = -rows[:, 0].abs(), rows[:, 1].abs()
+        rows[::4, :2] = 0
+    return c
+
+
+def rows_of_equals(device: str = "cpu") -> None:
+    """Their deviation is 0, though the difference of squares may be below that by rounding."""
+    c = case("std", (64,), device=device)
+    with torch.no_grad():
+        c.x.copy_(torch.linspace(0.1, 0.9, 64))
+    (out,) = c.call()
+    assert not out.any()
+    assert not torch.autograd.grad(out.sum(), c.x)[0].any()
+
+
+def shares_of_rounded_ties(device: str = "cpu") -> None:
+    """16-bit messages that are equal once they are rounded share a gradient and lose none of it."""
+    c = case("max", (8,), (8,), torch.bfloat16, "add", device=device)
+    assert c.edge is not None
+    with torch.no_grad():
+        for table in (c.x, c.edge):
+            noise = torch.randn(table.shape, generator=torch.Generator().manual_seed(4))
+            table.copy_(1 + noise / 200)
+    (out,) = c.call()
+    (grad,) = torch.autograd.grad(out.sum(), c.edge)
+    edges, _, num_dst = edges_with_hubs()
+    sums = torch.zeros(num_dst, 8).index_add(0, edges[1], grad.cpu().float())
+    empty = torch.bincount(edges[1], minlength=num_dst) == 0
+    assert ((sums[~empty] - 1).abs() < 0.02).all() and not sums[empty].any()
+    assert (grad != 0).sum() > (~empty).sum() * 8  # there were ties
+
+
+def all_worst(nan: str, ties: str) -> Case:
+    """A row of nothing but -inf, one of nothing but NaN, and an empty one."""
+    edges = torch.tensor([[0, 1, 2], [0, 0, 1]])
+    c = case("max", (4,), edges=(edges, 3, 3), nan=nan, ties=ties)
+    with torch.no_grad():
+        c.x[:2], c.x[2] = -torch.inf, torch.nan
     return c
 
 

@@ -18,10 +18,14 @@ from tests.ops.aggregations import (
     TABLE,
     Case,
     Row,
+    all_worst,
     case,
     case_of,
     check_case,
     gradients,
+    largest_of_zero,
+    rows_of_equals,
+    shares_of_rounded_ties,
     with_specials,
 )
 from tests.ops.operators import ALL_GRAPHS, draw
@@ -65,15 +69,25 @@ def test_nan_and_infinity_in_sums(reduce: str, splitting: None) -> None:
     check_case(c)
 
 
+def test_shares_of_rounded_ties(splitting: None) -> None:
+    shares_of_rounded_ties()
+
+
+def test_deviation_of_equals(splitting: None) -> None:
+    rows_of_equals()
+
+
+@pytest.mark.parametrize("ties", ["even", "first"])
+def test_extremes_of_zero(ties: str, splitting: None) -> None:
+    """torch counts the 0 that it starts with among the ties."""
+    check_case(largest_of_zero(case(("max", "min"), (4,), ties=ties)))
+
+
 def test_all_worst(splitting: None) -> None:
     """Rows of nothing but -inf, and NaN that never win."""
-    c = case("max", (4,), None, edges=(torch.tensor([[0, 1, 2], [0, 0, 1]]), 3, 3))
-    with torch.no_grad():
-        c.x[:2], c.x[2] = -torch.inf, torch.nan
     for nan, worst in (("propagate", -torch.inf), ("skip", 0.0)):
         for ties in ("even", "first"):
-            case_now = dataclasses.replace(c, nan=nan, ties=ties)
-            (out,), _ = check_case(case_now)
+            (out,), _ = check_case(all_worst(nan, ties))
             assert (out[0] == worst).all() and (out[2] == 0).all()
 
 

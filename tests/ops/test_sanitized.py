@@ -63,6 +63,22 @@ def test_sparse_operators_under_sanitizers(tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.mark.slow
+def test_aggregation_under_sanitizers(tmp_path_factory: pytest.TempPathFactory) -> None:
+    if not sanitized.sanitizer_libraries():
+        pytest.skip("g++ has no libasan.so and libubsan.so")
+    # Split and whole rows, single values and vectors, masked tails, 64-bit places and edge ids.
+    tests = "64_bit or extremes_of_zero or (table and (float64 or 33 or 136))"
+    cache = str(tmp_path_factory.mktemp("sanitized-cache"))
+    result = sanitized.run_python(
+        [*PYTEST, "tests/ops/test_aggregation_device.py", "-k", tests],
+        extra={"GNN_BACKEND_CACHE_DIR": cache},
+        timeout=280,
+    )
+    assert result.returncode == 0, result.stdout[-4000:] + result.stderr[-4000:]
+    assert " passed" in result.stdout
+
+
+@pytest.mark.slow
 def test_attention_over_tiles_under_sanitizers(tmp_path_factory: pytest.TempPathFactory) -> None:
     if not sanitized.sanitizer_libraries():
         pytest.skip("g++ has no libasan.so and libubsan.so")

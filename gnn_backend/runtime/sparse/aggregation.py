@@ -204,23 +204,34 @@ def gradient_tables(
 
 def _polynomial(
     graph: Graph, forward: Forward, grads: dict[str, Tensor], wide: torch.dtype
-) -> Iterator[tuple[str, Tensor]]:
-    """The gradient a + b m that sums, means and variances give a message m: a and b."""
-    a: list[Tensor] = []
-    b: list[Tensor] = []
-    if "sum" in grads:
-        a.append(grads["sum"].to(wide))
+) -> dict[str, Tensor]:
+    """The gradient a + b m that sums, means and variances give a message m: a and b.
+
+    In few passes over the nodes: on a graph of few edges they are what backward costs beside its
+    gathers.
+    """
+    linear = quadratic = None
+    degrees = _degrees(graph, wide)
     if "mean" in grads:
-        a.append(grads["mean"] / _degrees(graph, wide))
-    if "square" in grads:
-        b.append(2 * grads["square"].to(wide))
-    of_var = [grads["var"].to(wide)] if "var" in grads else []
+        linear = grads["mean"] / degrees
+    if "sum" in grads:
+        total = grads["sum"].to(wide)
+        linear = total if linear is None else linear.add_(total)
+    slope = None
     if "std" in grads:
         std = forward.values["std"].to(wide)
-        of_var.append(torch.where(std > 0, grads["std"] / (2 * std), 0))
-    if of_var:
-        b.append(2 * sum(of_var[1:], of_var[0]) / _degrees(graph, wide))
-        a.append(-forward.saved["center"] * b[-1])
-    for name, parts in (("linear", a), ("quadratic", b)):
-        if parts:
-            yield name, sum(parts[1:], parts[0]).contiguous()
+        slope = (grads["std"] / std).masked_fill_(std == 0, 0)
+    if "var" in grads:
+        of_var = 2 * grads["var"].to(wide)
+        slope = of_var if slope is None else slope.add_(of_var)
+    if slope is not None:
+        quadratic, center = slope.div_(degrees), forward.saved["center"]
+        if linear is None:
+            linear = (center * quadratic).neg_()
+        else:
+            linear = torch.addcmul(linear, center, quadratic, value=-1)
+    if "square" in grads:
+        of_square = 2 * grads["square"].to(wide)
+        quadratic = of_square if quadratic is None else quadratic + of_square
+    found = {"linear": linear, "quadratic": quadratic}
+    return {name: table for name, table in found.items() if table is not None}

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from gnn_backend.runtime.selection import WARP
-from gnn_backend.runtime.sparse import edge_softmax, sddmm, spmm
+from gnn_backend.runtime.sparse import aggregation_plans, edge_softmax, sddmm, spmm
 from gnn_backend.runtime.sparse.layout import TYPES, columns_for, depth_for, heads_for
 from gnn_backend.runtime.sparse.rows import chunk_of
 from tests.emulator.support import launch
@@ -26,7 +26,23 @@ SOFTMAX = (*TASKS, "edge_ids", "edge_rows", "num_edges",
            "width", "weighted", "out", "row_stats", "slot_stats")  # fmt: skip
 SOFTMAX_MERGE = ("heavy_rows", "heavy_ptr", "num_heavy", "width", "columns", "slot_stats",
                  "row_stats")  # fmt: skip
+RESULTS = ("sum", "mean", "square", "var", "std", "most", "least", "product", "softmax", "center",
+           "most_kept", "least_kept", "rest", "zeros", "lse", "spread")  # fmt: skip
+MESSAGE = tuple(f"{side}.{field}" for side in ("x", "edge") for field in TABLE)
+HEAT = ("temperature", "temperature_step")
+AGGREGATE = (*TASKS, "indices", "edge_ids", *MESSAGE, "width", "dim", *HEAT, "partial",
+             *(f"out.{name}" for name in RESULTS))  # fmt: skip
+AGGREGATE_MERGE = ("heavy_rows", "heavy_ptr", "degrees", "count", "width", "edge_ids", "partial",
+                   *(f"out.{name}" for name in RESULTS))  # fmt: skip
+BACKWARD = (*TASKS, "indices", "edge_ids", *MESSAGE, "width", "dim",
+            *(f"tables.{name}" for name in (*aggregation_plans.TABLES, "width", *HEAT)),
+            "out", "partial")  # fmt: skip
 STRUCTS = [
+    ("aggregate.cuh", "AggregateArgs", AGGREGATE, aggregation_plans.AGGREGATE_ARGS),
+    ("aggregate.cuh", "AggregateMergeArgs", AGGREGATE_MERGE,
+     aggregation_plans.AGGREGATE_MERGE_ARGS),
+    ("aggregate_backward.cuh", "AggregateBackwardArgs", BACKWARD,
+     aggregation_plans.BACKWARD_ARGS),
     ("spmm.cuh", "SpmmArgs", SPMM, spmm.SPMM_ARGS),
     ("reduce_merge.cuh", "ReduceMergeArgs", MERGE, spmm.REDUCE_MERGE_ARGS),
     ("sddmm.cuh", "SddmmArgs", SDDMM, sddmm.SDDMM_ARGS),

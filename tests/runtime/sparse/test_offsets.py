@@ -15,6 +15,7 @@ from torch import Tensor
 
 from gnn_backend import config
 from gnn_backend.graph import CSR, Graph, Splits
+from gnn_backend.ops.aggregation import aggregate
 from gnn_backend.ops.edge_softmax import edge_softmax
 from gnn_backend.ops.edgewise import gsddmm
 from gnn_backend.ops.spmm import gspmm
@@ -59,6 +60,22 @@ def test_nodes() -> None:
     assert torch.equal(out[destinations].double(), want)
     assert arg_u is not None and torch.equal(arg_u[destinations].long(), edges[0][place])
     assert arg_e is not None and torch.equal(arg_e[destinations].long(), place)
+
+
+def test_aggregated_nodes() -> None:
+    """The same of several reductions in one pass."""
+    sources = torch.tensor([3, FAR - 1, FAR, FAR + 60])
+    destinations = torch.tensor([0, 5, FAR, FAR + 7, FAR + 63])
+    generator = torch.Generator().manual_seed(0)
+    near = torch.stack([torch.randint(0, n, (40,), generator=generator) for n in (4, 5)])
+    edges = torch.stack([sources[near[0]], destinations[near[1]]])
+    graph = RowsWithEdges.from_edge_index(edges, FAR + 64, FAR + 64)
+    values = draw(4, (DIM,), DTYPE)
+    x = table(FAR + 64, sources, values)
+    with torch.no_grad():
+        for reduce, out in zip(("max", "sum"), aggregate(graph, x, ("max", "sum")), strict=True):
+            want = reduced(near, 5, reduce, values.double()[near[0]])
+            assert torch.equal(out[destinations].double(), want)
 
 
 class LastRow(Graph):

@@ -90,7 +90,7 @@ def aggregate(
 
     Notes
     -----
-    On CUDA no atomics are used: equal inputs give equal bits, backward too. A power mean of another
+    No atomics are used: equal inputs give equal bits, backward too. A power mean of another
     power than 1 makes a pass of its own, and of messages other than ``copy`` it stores them. Where
     there is no kernel, plain torch computes the same; second derivatives go through it as well.
     """

@@ -132,7 +132,7 @@ def load(typingctx: Any, source: Any, offset: Any, like: Any, mask: Any) -> Any:
             ir.FunctionType(vector, [address.type, ir.IntType(32), args[3].type, vector]),
             f"llvm.masked.load.{suffix(vector)}.p0",
         )
-        zero = ir.Constant(vector, [0.0] * like.width)
+        zero = ir.Constant(vector, None)
         return builder.call(function, [address, ir.IntType(32)(align), args[3], zero])
 
     return like(source, types.int64, like, mask), lower

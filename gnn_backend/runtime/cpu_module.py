@@ -47,11 +47,27 @@ SOFTMAX = (
     "softmax_backward_dst.py",
     "softmax_backward_src.py",
 )
+AGGREGATE = (
+    "common.py",
+    FUNCTOR,
+    "aggregate_arguments.py",
+    "aggregate_extremes.py",
+    "aggregate_forward.py",
+    "aggregate_backward.py",
+    "aggregate_winners.py",
+)
 OPTIONAL = (  # arguments that a kernel is compiled with or without
     "edge", "edge_bias", "edge_features", "edge_query",
     "out_edge", "grad_out_edge", "attention", "grad_attention", "dropout",
     "grad_query", "grad_param", "grad_key", "grad_value",
     "grad_edge", "grad_edge_bias", "grad_edge_features", "grad_edge_query",
+)  # fmt: skip
+AGGREGATE_OPTIONAL = (
+    "temperature", "edge_numbers", "edge_rows",
+    "sum", "square", "max", "min", "mul", "softmax",
+    "max_ties", "min_ties", "max_first", "min_first", "mul_rest", "softmax_lse",
+    "grad_sum", "grad_square", "grad_max", "grad_min", "grad_mul", "grad_softmax",
+    "grad_x", "grad_edge_numbers", "grad_edge_rows", "grad_temperature",
 )  # fmt: skip
 _LIBRARIES = cpu_memory, cpu_random, cpu_vector
 _NAMES = {
@@ -60,6 +76,7 @@ _NAMES = {
     torch.int32: "int32",
     torch.int64: "int64",
 }
+_ROUNDED = {torch.float16: "to_half", torch.bfloat16: "to_bfloat"}
 _VARIANT = re.compile(r"# variant: .*?# end of variant\n", re.DOTALL)
 
 _lock = threading.RLock()
@@ -106,6 +123,44 @@ class Variant:
         return "\n".join(lines) + "\n"
 
 
+@dataclass(frozen=True)
+class AggregateVariant:
+    """What is fixed when an aggregation is compiled.
+
+    Attributes
+    ----------
+    real, offset, wide, edge_id
+        As in :class:`Variant`.
+    given : frozenset of str
+        Which of the ``AGGREGATE_OPTIONAL`` arguments are read or written.
+    nan_wins : bool
+        A NaN is larger and smaller than every number; else it never is.
+    compared : torch.dtype
+        What messages are rounded to where the largest is sought.
+    """
+
+    real: torch.dtype
+    offset: torch.dtype
+    wide: int
+    given: frozenset[str]
+    edge_id: torch.dtype | None
+    nan_wins: bool
+    compared: torch.dtype
+
+    def text(self) -> str:
+        """The lines of ``common.py`` and ``aggregate_arguments.py`` that this variant replaces."""
+        real, offset = _NAMES[self.real], _NAMES[self.offset]
+        edge_id = None if self.edge_id is None else f"types.{_NAMES[self.edge_id]}"
+        lines = [f"REAL = types.{real}", f"OFFSET = types.{offset}", f"WIDE = {self.wide}"]
+        lines += [f"EDGE_ID = {edge_id}", f"NAN_WINS = {self.nan_wins}"]
+        rounding = _ROUNDED.get(self.compared, "as_is")
+        lines.append(f"from {cpu_vector.__name__} import {rounding} as compared")
+        for name in AGGREGATE_OPTIONAL:
+            token = "OFFSET" if name.endswith("_first") else "REAL"
+            lines.append(f"{name.upper()} = {token if name in self.given else None}")
+        return "\n".join(lines) + "\n"
+
+
 def functor_path(name: str) -> Path:
     """File with the Numba source of a functor.
 
@@ -132,7 +187,9 @@ def _without_template_imports(text: str) -> str:
     return "".join(lines)
 
 
-def compose(functor: Path, variant: Variant, templates: tuple[str, ...] = SOFTMAX) -> str:
+def compose(
+    functor: Path, variant: Variant | AggregateVariant, templates: tuple[str, ...] = SOFTMAX
+) -> str:
     """The text of the module of a traversal for one functor."""
     parts = [functor if name == FUNCTOR else TEMPLATES / name for name in templates]
     texts = [_without_template_imports(part.read_text(encoding="utf-8")) for part in parts]
@@ -176,11 +233,28 @@ def softmax_module(functor: Path, variant: Variant) -> ModuleType:
     KernelCompileError
         There is no folder to write to.
     """
+    return _composed(functor, variant, SOFTMAX, f"softmax_{functor.stem}")
+
+
+def aggregate_module(message: Path, variant: AggregateVariant) -> ModuleType:
+    """Import the aggregation of a kind of messages, as ``softmax_module`` does.
+
+    Raises
+    ------
+    KernelCompileError
+        There is no folder to write to.
+    """
+    return _composed(message, variant, AGGREGATE, f"aggregate_{message.stem}")
+
+
+def _composed(
+    functor: Path, variant: Variant | AggregateVariant, templates: tuple[str, ...], stem: str
+) -> ModuleType:
     key = (str(functor), variant)
     module = _modules.get((key, config.cache_dir))
     if module is None:
         with _lock:
-            module = _import(compose(functor, variant), f"softmax_{functor.stem}", key)
+            module = _import(compose(functor, variant, templates), stem, key)
     return module
 
 

@@ -99,11 +99,61 @@ for _operators, _instruction in (
     ((operator.add, operator.iadd), "fadd"),
     ((operator.sub, operator.isub), "fsub"),
     ((operator.mul, operator.imul), "fmul"),
+    ((operator.truediv, operator.itruediv), "fdiv"),
 ):
     for _operator in _operators:
         _register_operator(_operator, _instruction)
 _register_operator(operator.gt, ">", comparison=True)
 _register_operator(operator.lt, "<", comparison=True)
+_register_operator(operator.eq, "==", comparison=True)
+
+
+@intrinsic
+def above_or_nan(typingctx: Any, value: Any, best: Any) -> Any:
+    """Where ``value`` is larger than ``best``, or the first NaN."""
+
+    def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        known = builder.fcmp_ordered("ord", args[1], args[1])
+        return builder.and_(builder.fcmp_unordered(">", *args), known)
+
+    return Vector(types.boolean, value.width)(value, best), lower
+
+
+@intrinsic
+def as_is(typingctx: Any, vector: Any) -> Any:
+    """The vector itself: no rounding."""
+    return vector(vector), lambda context, builder, sig, args: args[0]
+
+
+@intrinsic
+def to_half(typingctx: Any, vector: Any) -> Any:
+    """Every lane rounded to the nearest float16."""
+
+    def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        half = ir.VectorType(ir.HalfType(), vector.width)
+        return builder.fpext(builder.fptrunc(args[0], half), args[0].type)
+
+    return vector(vector), lower
+
+
+@intrinsic
+def to_bfloat(typingctx: Any, vector: Any) -> Any:
+    """Every lane, float32, rounded to the nearest bfloat16."""
+
+    def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        integers = ir.VectorType(ir.IntType(32), vector.width)
+
+        def number(value: int) -> Any:
+            return ir.Constant(integers, [value] * vector.width)
+
+        bits = builder.bitcast(args[0], integers)
+        odd = builder.and_(builder.lshr(bits, number(16)), number(1))  # ties go to even
+        rounded = builder.add(bits, builder.add(odd, number(0x7FFF)))
+        result = builder.bitcast(builder.and_(rounded, number(-0x10000)), args[0].type)
+        known = builder.fcmp_ordered("ord", args[0], args[0])
+        return builder.select(known, result, args[0])
+
+    return vector(vector), lower
 
 
 @intrinsic
@@ -273,6 +323,13 @@ def zeros(typingctx: Any, token: Any, registers: Any) -> Any:
 
 
 @intrinsic
+def single(typingctx: Any, token: Any) -> Any:
+    """A vector of one lane, 0: what is written for vectors serves a scalar."""
+    kind = Vector(token.dtype, 1)
+    return kind(token), lambda context, *_: context.get_constant_null(kind)
+
+
+@intrinsic
 def lanes(typingctx: Any, like: Any) -> Any:
     """Number of lanes of a vector, a compile-time constant."""
 
@@ -330,6 +387,16 @@ def exponential(typingctx: Any, vector: Any) -> Any:
         if vector.dtype == types.float32:
             return _exp_float32(builder, args[0])
         return _call_unary(builder, "exp", args[0])
+
+    return vector(vector), lower
+
+
+@intrinsic
+def logarithm(typingctx: Any, vector: Any) -> Any:
+    """Natural logarithm of every lane, by the C library."""
+
+    def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return _call_unary(builder, "log", args[0])
 
     return vector(vector), lower
 

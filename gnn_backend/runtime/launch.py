@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from gnn_backend.ops.functors import Functor
     from gnn_backend.runtime.device import DeviceEngine
 
+_FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+
 
 class Saved(NamedTuple):
     """What a forward pass leaves for its backward.
@@ -114,7 +116,7 @@ def engine_for(device: torch.device, dtype: torch.dtype) -> Engine:
     Unsupported
         ``dtype-float64`` off the Numba target, ``dtype-unsupported``, ``device``.
     """
-    if dtype not in (torch.float32, torch.float64, torch.bfloat16, torch.float16):
+    if dtype not in _FLOATS:
         raise Unsupported("dtype-unsupported", str(dtype))
     if device.type == "cpu" and get_config().cpu_target == "numba":
         from gnn_backend.runtime import cpu
@@ -136,7 +138,7 @@ def sparse_engine(device: torch.device, dtype: torch.dtype) -> DeviceEngine:
         ``dtype-unsupported``, ``device``, and ``cpu-operators`` for CPU tensors unless they run
         in the emulator.
     """
-    if dtype not in (torch.float32, torch.float64, torch.bfloat16, torch.float16):
+    if dtype not in _FLOATS:
         raise Unsupported("dtype-unsupported", str(dtype))
     if device.type not in ("cpu", "cuda"):
         raise Unsupported("device", str(device))
@@ -190,8 +192,12 @@ def aggregation_engine(device: torch.device, dtype: torch.dtype) -> AggregationE
     Raises
     ------
     Unsupported
-        ``dtype-unsupported``, ``device``, ``cpu-operators``.
+        ``dtype-unsupported``, ``device``.
     """
+    if device.type == "cpu" and get_config().cpu_target == "numba" and dtype in _FLOATS:
+        from gnn_backend.runtime import cpu_aggregation
+
+        return cpu_aggregation
     engine = sparse_engine(device, dtype)
     from gnn_backend.runtime.sparse.aggregation import DeviceAggregation
 

@@ -5,16 +5,22 @@ from __future__ import annotations
 import numba
 import numpy as np
 import pytest
+import torch
 from numba import types
 
 from gnn_backend.runtime.cpu_memory import field, get, load, put, shift, store
 from gnn_backend.runtime.cpu_vector import (
+    above_or_nan,
     active,
     exponential,
     first_lanes,
     greatest,
     halves,
     lanes,
+    logarithm,
+    single,
+    to_bfloat,
+    to_half,
     total,
     totals,
     where,
@@ -132,6 +138,54 @@ def test_arithmetic_comparison_and_select(dtype):
     compile_kernel(select_kernel, dtype)(x, result)
     np.testing.assert_array_equal(result[:5], np.where(x > 0, x + 1, x * 0.5 - x))
     np.testing.assert_array_equal(result[16:21], np.where(x < 2, 3, x[0]))
+
+
+def largest_kernel(real):
+    def kernel(address, n):
+        source, target = field(address, 0, real), field(address, 1, real)
+        like = single(real)
+        best = like - np.inf
+        for k in range(n):
+            value = load(source, k, like, None)
+            best = where(above_or_nan(value, best), value, best)
+            store(target, k, best, None)
+            store(target, n + k, where(value == best, 1.0, like), None)
+            store(target, 2 * n + k, logarithm(value / (like + 2.0)), None)
+
+    return kernel
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_running_maximum_keeps_the_first_nan(dtype):
+    x = np.array([1.0, 0.5, 3.0, np.nan, 7.0, np.inf], dtype)
+    result = np.zeros(18, dtype)
+    compile_kernel(largest_kernel, dtype)(x, result)
+    np.testing.assert_array_equal(result[:6], [1, 1, 3, np.nan, np.nan, np.nan])
+    np.testing.assert_array_equal(result[6:12], [1, 0, 1, 0, 0, 0])
+    np.testing.assert_allclose(result[12:], np.log(x / 2), rtol=1e-6)
+
+
+def rounding_kernel(real):
+    def kernel(address, n):
+        source, target = field(address, 0, real), field(address, 1, real)
+        like = zeros(real, 1)
+        for k in range(0, n, lanes(like)):
+            mask = first_lanes(n - k, like)
+            x = load(source, k, like, mask)
+            store(target, k, to_half(x), mask)
+            store(target, n + k, to_bfloat(x), mask)
+
+    return kernel
+
+
+def test_rounding_to_16_bits_is_torchs():
+    special = torch.tensor([0.0, -0.0, torch.inf, -torch.inf, torch.nan, 65504.0, 65520.0, 1e-7])
+    x = torch.cat([special, torch.randn(3000), torch.randn(3000) * 1e5, torch.randn(999) * 1e-6])
+    x = torch.cat([x, torch.arange(256, 512) + 0.5, torch.arange(2048, 4096).float()])  # ties
+    result = np.zeros(2 * x.numel(), np.float32)
+    compile_kernel(rounding_kernel, "float32")(x.numpy(), result)
+    np.testing.assert_array_equal(result[: x.numel()], x.half().float().numpy())
+    np.testing.assert_array_equal(result[x.numel() :], x.bfloat16().float().numpy())
 
 
 def absent_kernel(real):

@@ -26,5 +26,9 @@ number, of at most three (the fourth is dropout's).
 Optional arguments of the kernels are constants of ``common.py`` that are None where something is
 not given: a pointer of None reads as 0 and writes nothing, and what depends on it is not compiled.
 
+``aggregate_*.py`` are composed in the same way with one of the messages, ``message_*.py``: functors
+with ``message(x, edge)`` and ``x_slope``, ``edge_slope`` (gradient towards the message, x, edge),
+its gradients towards both.
+
 ``launch.py`` and ``counting_sort.py`` stand alone: ``cpu_module.compiled`` compiles one function.
 """

@@ -27,6 +27,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from gnn_backend import standins
 from gnn_backend.bindings import STOCK, Binding, rename_everywhere, stock
 from gnn_backend.errors import invalid
 from gnn_backend.import_hook import ImportHook
@@ -98,19 +99,24 @@ class Patch:
 
 @dataclasses.dataclass(frozen=True)
 class Host:
-    """A framework: its name here, its package, and the module that lists its patches."""
+    """A framework: its name here, its package, the module that lists its patches.
+
+    ``layers`` tells whether it has layers, and not functions alone.
+    """
 
     name: str
     package: str
     patches: str
+    layers: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
 class State:
-    """What is switched on: the mode, and the symbols that it holds for."""
+    """What is switched on: the mode, the symbols that it holds for, packages to stand in for."""
 
     mode: str
     symbols: frozenset[str]
+    provided: frozenset[str] = frozenset()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,6 +176,11 @@ class Registry:
     def hosts(self) -> tuple[str, ...]:
         """Names of the known hosts."""
         return tuple(sorted(self._hosts))
+
+    @property
+    def layer_hosts(self) -> tuple[str, ...]:
+        """Names of the known hosts that have layers."""
+        return tuple(name for name in self.hosts if self._hosts[name].layers)
 
     def host_of(self, module: str) -> str | None:
         """Return the name of the host whose package holds `module`."""
@@ -256,6 +267,7 @@ class Registry:
         self._hook.watch(modules | {self._hosts[p.host].package for p in wanted})
         chosen = set(wanted)
         self._undo([p for p in loaded if p not in chosen])
+        self._unsaid += standins.stand_in(self.state.provided if self.state else frozenset())
         self._apply(wanted)
 
     def _apply(self, patches: list[Patch]) -> None:
@@ -430,6 +442,7 @@ registry = Registry(
     [
         Host("dgl", "dgl", "gnn_backend.adapters.dgl.patches"),
         Host("pyg", "torch_geometric", "gnn_backend.adapters.pyg.patches"),
+        Host("torch_scatter", "torch_scatter", "gnn_backend.adapters.torch_scatter.patches", False),
     ]
 )
 """The registry of this process."""

@@ -33,12 +33,12 @@ def sums(src: Tensor, place: Place) -> Tensor:
     return _scattered(src, place)
 
 
-def means(src: Tensor, place: Place) -> Tensor:
-    """Mean of the values with equal places, rounded down for integers; 0 of none."""
+def means(src: Tensor, place: Place, rounding: str = "floor") -> Tensor:
+    """Mean of the values with equal places, of integers rounded as ``div`` does; 0 of none."""
     if place.on_groups(src):
         return _GroupTotal.apply(src, place, "mean")  # type: ignore[no-any-return]
     compute.by_torch("mean")
-    return divided(_scattered(src, place), counts(src, place))
+    return _scattered(src, place).div(counts(src, place), rounding_mode=_only(rounding, src))
 
 
 def counts(src: Tensor, place: Place) -> Tensor:
@@ -62,11 +62,8 @@ def _narrowed(index: Tensor, dim: int) -> Tensor:
     return index
 
 
-def divided(total: Tensor, count: Tensor) -> Tensor:
-    """A sum divided by the number of its values."""
-    if total.is_floating_point():
-        return total / count
-    return total.div(count, rounding_mode="floor")
+def _only(rounding: str, src: Tensor) -> str | None:
+    return None if src.is_floating_point() else rounding
 
 
 def extremes(src: Tensor, place: Place, op: str) -> tuple[Tensor, Tensor]:
@@ -120,7 +117,8 @@ def softmax(src: Tensor, place: Place) -> Tensor | None:
 def _scattered(src: Tensor, place: Place) -> Tensor:
     shape = (*src.shape[: place.dim], place.rows, *src.shape[place.dim + 1 :])
     out = torch.zeros(shape, dtype=src.dtype, device=src.device)
-    return out.scatter_add_(place.dim, place.index, src).narrow(place.dim, 0, place.count)
+    out = out.scatter_add_(place.dim, place.index, src)
+    return out if place.rows == place.count else out.narrow(place.dim, 0, place.count).contiguous()
 
 
 def _product(src: Tensor, place: Place) -> Tensor:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -17,18 +18,34 @@ from torch import Tensor
 from gnn_backend.adapters.torch_scatter.cache import Known, known
 from gnn_backend.errors import Unsupported, invalid
 from gnn_backend.ops.groups import Groups
+from gnn_backend.runtime import cuda
 from gnn_backend.runtime.launch import sparse_engine
+
+OLDEST = (8, 0)  # compute capability that kernels are compiled for
+
+
+def why_not(device: torch.device, dtype: torch.dtype) -> str | None:
+    """The reason why the segment kernels do not run on tensors of this kind, if there is one."""
+    if device.type == "cuda":
+        if not cuda.available():
+            return "no-cupy"
+        if _capability(device) < OLDEST:
+            return "arch-unsupported"
+    try:
+        sparse_engine(device, dtype)
+    except Unsupported as error:
+        return error.reason
+    return None
 
 
 def has_kernels(device: torch.device, dtype: torch.dtype) -> bool:
     """Whether the segment kernels run on tensors of this kind."""
-    if torch.compiler.is_compiling():
-        return False
-    try:
-        sparse_engine(device, dtype)
-    except Unsupported:
-        return False
-    return True
+    return not torch.compiler.is_compiling() and why_not(device, dtype) is None
+
+
+@lru_cache(maxsize=64)
+def _capability(device: torch.device) -> tuple[int, int]:
+    return torch.cuda.get_device_capability(device)
 
 
 def capturing(device: torch.device) -> bool:
@@ -128,7 +145,7 @@ class Place:
     def of_nodes(self, rows: Tensor) -> Tensor:
         """The opposite of :meth:`nodes`."""
         out = rows.view(self.blocks, self.rows, -1)[:, : self.count]
-        return out.reshape(self.result)
+        return out.reshape(self.result).contiguous()
 
 
 # ---------------------------------------------------------------------- an index

@@ -41,10 +41,10 @@ def layers(
 
     output.check_choice("--device", device, DEVICES)
     if host is not None:
-        output.check_choice("--host", host, registry.hosts)
+        output.check_choice("--host", host, registry.layer_hosts)
     from gnn_backend.bench import hosts
 
-    names = registry.hosts if host is None else (host,)
+    names = registry.layer_hosts if host is None else (host,)
     rows = [row for name in names if hosts.installed(name) for row in report(name, device)]
     if as_json:
         output.print_json(rows)

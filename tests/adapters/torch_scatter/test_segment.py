@@ -37,6 +37,7 @@ COO = {
 def check(got: Tensor, want: Tensor, src: Tensor) -> None:
     """Values and the gradient for some cotangent."""
     torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-12)
+    assert got.is_contiguous()
     grad = source(tuple(want.shape))
     (expected,) = torch.autograd.grad(want, src, grad, retain_graph=True)
     (found,) = torch.autograd.grad(got, src, grad)
@@ -137,6 +138,14 @@ def test_integers(op: str, engine: str) -> None:
     assert torch.equal(torch_scatter.gather_csr(torch.arange(N), INDPTR),
                        oracle.of_offsets(INDPTR, src))  # fmt: skip
     assert torch.equal(torch_scatter.gather_coo(torch.arange(5), INDEX), INDEX)
+
+
+def test_mean_of_negative_integers_is_rounded_towards_0() -> None:
+    src = torch.tensor([-3, 0, 3, 0])
+    assert torch_scatter.segment_mean_csr(src, torch.tensor([0, 2, 4])).tolist() == [-1, 1]
+    index, out = torch.tensor([0, 0, 1, 1]), torch.tensor([-2, 2])
+    assert torch_scatter.segment_mean_coo(src, index).tolist() == [-1, 1]
+    assert torch_scatter.segment_mean_coo(src, index, out).tolist() == [-2, 2]
 
 
 @pytest.mark.parametrize("op", ["max", "min"])

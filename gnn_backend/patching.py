@@ -112,11 +112,14 @@ class Host:
 
 @dataclasses.dataclass(frozen=True)
 class State:
-    """What is switched on: the mode, the symbols that it holds for, packages to stand in for."""
+    """What is switched on: the mode, the symbols that it holds for, packages to stand in for.
+
+    With ``provided`` None, those that are stood in for stay so.
+    """
 
     mode: str
     symbols: frozenset[str]
-    provided: frozenset[str] = frozenset()
+    provided: frozenset[str] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -267,7 +270,9 @@ class Registry:
         self._hook.watch(modules | {self._hosts[p.host].package for p in wanted})
         chosen = set(wanted)
         self._undo([p for p in loaded if p not in chosen])
-        self._unsaid += standins.stand_in(self.state.provided if self.state else frozenset())
+        provided = self.state.provided if self.state else frozenset()
+        if provided is not None:
+            self._unsaid += standins.stand_in(provided)
         self._apply(wanted)
 
     def _apply(self, patches: list[Patch]) -> None:

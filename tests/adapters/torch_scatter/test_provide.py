@@ -101,6 +101,12 @@ with gnn_backend.enabled(provide=["torch_scatter"]):
     gnn_backend.enable()
     assert not there()
 assert not there()
+gnn_backend.enable(provide="torch_scatter")
+from gnn_backend.patching import State, registry
+with registry.scope(State("auto", registry.select())):
+    assert there(), "explain and compare leave it as it is"
+assert there()
+gnn_backend.disable()
 sys.modules["torch_scatter"] = None
 gnn_backend.enable(provide="torch_scatter")
 import torch_scatter

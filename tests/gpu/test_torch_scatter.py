@@ -25,7 +25,8 @@ KERNELS = [name for name in FUNCTIONS if name != "scatter_mul"]
 
 def index_of(ascending: bool, device: str = support.DEVICE) -> Tensor:
     """Destinations with hubs, sorted or as they come."""
-    index = heavy_tailed()[1].cpu().long() % ROWS
+    edges, _, _ = heavy_tailed()
+    index = edges[1] % ROWS
     return (index.sort().values if ascending else index).to(device)
 
 
@@ -148,3 +149,15 @@ def test_dtypes(dtype: torch.dtype) -> None:
     assert got.dtype == dtype
     error = (got.cpu().double() - want).abs().max() / want.abs().max()
     assert error < 4 * torch.finfo(dtype).eps, f"{error:.1e}"
+
+
+@table("ascending", [True, False])
+def test_size_from_the_index(ascending: bool) -> None:
+    """An index of one column is looked at along the right dimension."""
+    index = index_of(ascending)
+    src = source(index)
+    want = torch_scatter.scatter_sum(src.cpu(), index.cpu(), 0)
+    for shaped in (index.clone(), index[:, None].clone()):
+        for _ in range(3):
+            got = torch_scatter.scatter_sum(src, shaped, 0)
+            torch.testing.assert_close(got.cpu(), want, rtol=1e-4, atol=1e-3)

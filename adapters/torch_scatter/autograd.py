@@ -126,13 +126,18 @@ def _product(src: Tensor, place: Place) -> Tensor:
     return out.scatter_reduce_(place.dim, place.index, src, "prod")
 
 
+def _own(result: Tensor) -> Tensor:
+    """A result of a function that may be written to: torch forbids that of views made there."""
+    return torch.ops.aten._unsafe_view(result, result.shape) if result._is_view() else result
+
+
 class _GroupTotal(torch.autograd.Function):
     """Sum or mean over groups."""
 
     @staticmethod
     def forward(ctx: Any, src: Tensor, place: Place, op: str) -> Tensor:
         ctx.place, ctx.op = place, op
-        return compute.total(place, op, src)
+        return _own(compute.total(place, op, src))
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
@@ -147,7 +152,8 @@ class _Taken(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, nodes: Tensor, place: Place) -> Tensor:
         ctx.place = place
-        return place.unlisted(place.nodes(nodes).index_select(0, place.groups.group_of()))  # type: ignore[union-attr]
+        rows = place.nodes(nodes).index_select(0, place.groups.group_of())  # type: ignore[union-attr]
+        return _own(place.unlisted(rows))
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
@@ -159,7 +165,7 @@ class _Extreme(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, src: Tensor, place: Place, op: str) -> tuple[Tensor, Tensor]:
-        values, arg = compute.extreme(place, op, src)
+        values, arg = map(_own, compute.extreme(place, op, src))
         ctx.place = place
         ctx.save_for_backward(arg)
         ctx.mark_non_differentiable(arg)
@@ -198,7 +204,7 @@ class _Softmax(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, src: Tensor, place: Place) -> Tensor:
-        out = place.unlisted(place.groups.softmax(place.listed(src)))  # type: ignore[union-attr]
+        out = _own(place.unlisted(place.groups.softmax(place.listed(src))))  # type: ignore[union-attr]
         ctx.place = place
         ctx.save_for_backward(out)
         return out

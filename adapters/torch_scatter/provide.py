@@ -7,6 +7,7 @@ from types import ModuleType
 from typing import Any
 
 from gnn_backend.adapters import torch_scatter as ours
+from gnn_backend.adapters.torch_scatter import scripted
 from gnn_backend.adapters.torch_scatter.place import broadcast, dimension
 from gnn_backend.standins import MARKER
 
@@ -27,7 +28,7 @@ NAMES = {
 
 def modules() -> dict[str, ModuleType]:
     """The package and its submodules, by their full names."""
-    functions = {name: getattr(ours, name) for names in NAMES.values() for name in names}
+    functions = {name: _documented(name) for names in NAMES.values() for name in names}
     package = _module(PACKAGE, {"__version__": VERSION, "__path__": [], **functions})
     package.__all__ = [*functions, "__version__"]  # type: ignore[attr-defined]
     made = {PACKAGE: package}
@@ -39,6 +40,12 @@ def modules() -> dict[str, ModuleType]:
     for name in ("composite", "utils"):  # the other names are functions
         setattr(package, name, made[f"{PACKAGE}.{name}"])
     return made
+
+
+def _documented(name: str) -> Any:
+    function = getattr(scripted, name)
+    function.__doc__ = getattr(ours, name).__doc__
+    return function
 
 
 def _module(name: str, contents: dict[str, Any]) -> ModuleType:

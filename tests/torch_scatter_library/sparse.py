@@ -31,7 +31,8 @@ def results() -> dict[str, Tensor]:
     def keep(name: str, result: Tensor) -> None:
         found[name] = result.detach()
         if result.requires_grad:
-            (found[f"{name}, gradient"],) = torch.autograd.grad(result.square().sum(), value)
+            total = result.square().sum()
+            (found[f"{name}, gradient"],) = torch.autograd.grad(total, value, retain_graph=True)
 
     for dim in (0, 1):
         for op in ("sum", "mean", "min", "max"):

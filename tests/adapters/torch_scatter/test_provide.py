@@ -76,6 +76,34 @@ assert not [name for name in sys.modules if name.startswith("torch_scatter")]
     assert "ImportError: No module named 'torch_scatter'" in done.stderr
 
 
+SCRIPTED = """
+import torch
+from torch_scatter import scatter, scatter_max, segment_csr
+
+
+@torch.jit.script
+def scripted(x: torch.Tensor, index: torch.Tensor, ptr: torch.Tensor, op: str):
+    return (
+        scatter(x, index, 0, None, 3, op), scatter_max(x, index, dim=0)[1],
+        segment_csr(x, ptr, reduce=op),
+    )
+"""
+
+
+def test_scripted_code_calls_them(tmp_path: Path) -> None:
+    """As torch_sparse's classes do."""
+    (tmp_path / "user.py").write_text(SCRIPTED)  # TorchScript wants a file to read
+    child(f"""
+warnings.simplefilter("ignore")
+sys.path.insert(0, {str(tmp_path)!r})
+gnn_backend.enable(provide="torch_scatter")
+import torch, user
+index, ptr = torch.tensor([1, 0, 1]), torch.tensor([0, 2, 3])
+total, where, parts = user.scripted(torch.arange(3.0), index, ptr, "sum")
+assert total.tolist() == [1, 2, 0] and where.tolist() == [1, 2] and parts.tolist() == [1, 2]
+""")
+
+
 def test_not_without_being_asked() -> None:
     child("""
 gnn_backend.enable()

@@ -183,6 +183,23 @@ def test_second_derivatives(engine: str) -> None:
     assert torch.autograd.gradgradcheck(lambda x: torch_scatter.gather_csr(x * x, GAPS), nodes)
 
 
+def test_results_may_be_written_to(engine: str) -> None:
+    """As torch_sparse does with what gather_csr gives it."""
+    nodes = source((N, 2)).requires_grad_()
+    src = source((2, E, 2)).requires_grad_()
+    offsets = GAPS.view(1, -1)
+    results = [
+        torch_scatter.gather_csr(nodes, INDPTR),
+        torch_scatter.segment_sum_csr(src, offsets),
+        *torch_scatter.segment_max_csr(src, offsets)[:1],
+    ]
+    for result in results:
+        result.mul_(2).sum().backward()
+    gathered = nodes.grad
+    assert gathered is not None
+    assert torch.equal(gathered[:, 0], 2.0 * INDPTR.diff())
+
+
 def test_errors() -> None:
     src = torch.ones(E, 2)
     with pytest.raises(InvalidArgument, match="sum, add, mean"):

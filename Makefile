@@ -1,6 +1,7 @@
 # make demo    train stock and accelerated side by side, print the table, save out/demo.png
 # make test    the tests                      make lint    ruff and mypy
 # make bench   the attention benchmark        make clean   remove what these made
+# make test-scatter   build torch_scatter and torch_sparse (ten minutes and more), compare with ours
 #
 # Each sets up what it needs in .venv, once, from the versions in constraints.txt.
 # `make ... PY=python3` uses that interpreter's environment as it is and installs nothing.
@@ -20,7 +21,7 @@ PYTHON := $(VENV)/bin/python
 READY := $(VENV)/ready
 endif
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test test-scatter lint bench clean
 
 demo: $(READY)
 	$(PYTHON) -m gnn_backend demo $(ARGS)
@@ -29,6 +30,21 @@ test: $(READY)
 	@command -v g++ >/dev/null || { echo "g++ is missing: the tests compile the kernels for the host with it (Debian: apt install g++)" >&2; exit 1; }
 	@workers=$$($(PYTHON) -c 'import xdist; print("-n auto --dist worksteal")' 2>/dev/null || true); \
 	echo "pytest $$workers $(ARGS)"; $(PYTHON) -m pytest -q $$workers $(ARGS)
+
+# The libraries are built from their source packages, without CUDA, into a folder of their own.
+SCATTER := out/torch_scatter
+SCATTER_JSON := out/torch-scatter.json
+
+$(SCATTER)/ready: $(READY)
+	@mkdir -p $(SCATTER)
+	FORCE_ONLY_CPU=1 $(PYTHON) -m pip install --quiet --no-deps --no-build-isolation \
+	  --no-binary torch_scatter,torch_sparse --upgrade --target $(SCATTER) \
+	  torch_scatter==2.1.2 torch_sparse==0.6.18
+	@touch $@
+
+test-scatter: $(SCATTER)/ready
+	PYTHONPATH=$(CURDIR):$(CURDIR)/$(SCATTER):$(PYTHONPATH) \
+	  $(PYTHON) -m tests.torch_scatter_library --json $(SCATTER_JSON) $(ARGS)
 
 lint: $(READY)
 	$(PYTHON) -m ruff check .

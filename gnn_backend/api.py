@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from gnn_backend import standins
 from gnn_backend.compare import compare
 from gnn_backend.config import get_config
 from gnn_backend.errors import invalid
@@ -43,6 +44,7 @@ def enable(
     include: Names = None,
     exclude: Names = None,
     autotune: bool | None = None,
+    provide: Names = None,
 ) -> None:
     """Accelerate the supported layers of DGL and PyTorch Geometric, without changing code.
 
@@ -57,20 +59,26 @@ def enable(
         each fused call and compares outputs and gradients. With ``auto`` the environment variable
         ``GNN_BACKEND_MODE`` chooses, if it is set.
     hosts : str or iterable of str, optional
-        Of ``"dgl"`` and ``"pyg"``; all by default. Hosts that are not installed are no error.
+        Of ``"dgl"``, ``"pyg"`` and ``"torch_scatter"``; all by default. Hosts that are not
+        installed are no error.
     include, exclude : str or iterable of str, optional
-        Layer names, ``"GATv2Conv"`` for all hosts or ``"pyg.GATv2Conv"`` for one.
+        Layer names, ``"GATv2Conv"`` for all hosts or ``"pyg.GATv2Conv"`` for one, and names of
+        functions, ``"scatter_sum"``.
     autotune : bool, optional
         On a GPU, measure launch settings at the first call on a graph and remember them on disk,
         by device, class of graph and shape, instead of taking those fitted to measurements
         elsewhere. Sets ``config.autotune``; by default it is left as it is.
+    provide : str or iterable of str, optional
+        Of ``"torch_scatter"``: where that cannot be imported, ``import torch_scatter`` gives the
+        functions of :mod:`gnn_backend.adapters.torch_scatter`, until :func:`disable`. One warning
+        says so. Call it before the code that tests for the package is imported, PyG for example.
 
     Raises
     ------
     InvalidArgument
-        If a mode, host or layer is unknown.
+        If a mode, host or layer is unknown, or nothing stands in for a package.
     """
-    state = _state(mode, hosts, include, exclude)
+    state = _state(mode, hosts, include, exclude, provide)
     if autotune is not None:
         if not isinstance(autotune, bool):
             raise invalid("autotune", "not a flag", repr(autotune), "True, False or None")
@@ -88,14 +96,19 @@ def disable() -> None:
 
 
 def enabled(
-    *, mode: str = "auto", hosts: Names = None, include: Names = None, exclude: Names = None
+    *,
+    mode: str = "auto",
+    hosts: Names = None,
+    include: Names = None,
+    exclude: Names = None,
+    provide: Names = None,
 ) -> AbstractContextManager[None]:
     """Accelerate inside a ``with`` block and restore the previous state on leaving it.
 
     The parameters are those of :func:`enable`. The state is the whole process's, so that workers
     and autograd threads see it; blocks of several threads may overlap.
     """
-    return registry.scope(_state(mode, hosts, include, exclude))
+    return registry.scope(_state(mode, hosts, include, exclude, provide))
 
 
 def disabled() -> AbstractContextManager[None]:
@@ -164,8 +177,9 @@ def _several(value: Any) -> list[Any]:
     return [value] if isinstance(value, str) or not isinstance(value, Iterable) else list(value)
 
 
-def _state(mode: str, hosts: Names, include: Names, exclude: Names) -> State:
+def _state(mode: str, hosts: Names, include: Names, exclude: Names, provide: Names) -> State:
     if mode not in MODES:
         raise invalid("mode", "unknown mode", repr(mode), f"one of {', '.join(MODES)}")
     chosen = get_config().mode if mode == "auto" else mode
-    return State(chosen, registry.select(hosts, include, exclude))
+    symbols = registry.select(hosts, include, exclude)
+    return State(chosen, symbols, standins.prepare(provide))

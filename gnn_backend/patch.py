@@ -59,19 +59,27 @@ class Patch:
 
 @dataclasses.dataclass(frozen=True)
 class Host:
-    """A framework: its name here, its package, and the module that lists its patches."""
+    """A framework: its name here, its package, the module that lists its patches.
+
+    ``layers`` tells whether it has layers, and not functions alone.
+    """
 
     name: str
     package: str
     patches: str
+    layers: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
 class State:
-    """What is switched on: the mode, and the symbols that it holds for."""
+    """What is switched on: the mode, the symbols that it holds for, packages to stand in for.
+
+    With ``provided`` None, those that are stood in for stay so.
+    """
 
     mode: str
     symbols: frozenset[str]
+    provided: frozenset[str] | None = None
 
 
 @dataclasses.dataclass(frozen=True)

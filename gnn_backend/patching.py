@@ -27,6 +27,7 @@ import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from gnn_backend import standins
 from gnn_backend.bindings import STOCK, Binding, rename_everywhere, stock
 from gnn_backend.errors import invalid
 from gnn_backend.import_hook import ImportHook
@@ -92,6 +93,11 @@ class Registry:
     def hosts(self) -> tuple[str, ...]:
         """Names of the known hosts."""
         return tuple(sorted(self._hosts))
+
+    @property
+    def layer_hosts(self) -> tuple[str, ...]:
+        """Names of the known hosts that have layers."""
+        return tuple(name for name in self.hosts if self._hosts[name].layers)
 
     def host_of(self, module: str) -> str | None:
         """Return the name of the host whose package holds `module`."""
@@ -178,6 +184,9 @@ class Registry:
         self._hook.watch(modules | {self._hosts[p.host].package for p in wanted})
         chosen = set(wanted)
         self._undo([p for p in loaded if p not in chosen])
+        provided = self.state.provided if self.state else frozenset()
+        if provided is not None:
+            self._unsaid += standins.stand_in(provided)
         self._apply(wanted)
 
     def _apply(self, patches: list[Patch]) -> None:
@@ -352,6 +361,7 @@ registry = Registry(
     [
         Host("dgl", "dgl", "gnn_backend.adapters.dgl.patches"),
         Host("pyg", "torch_geometric", "gnn_backend.adapters.pyg.patches"),
+        Host("torch_scatter", "torch_scatter", "gnn_backend.adapters.torch_scatter.patches", False),
     ]
 )
 """The registry of this process."""

@@ -33,12 +33,12 @@ def sums(src: Tensor, place: Place) -> Tensor:
     return _scattered(src, place)
 
 
-def means(src: Tensor, place: Place) -> Tensor:
-    """Mean of the values with equal places, rounded down for integers; 0 of none."""
+def means(src: Tensor, place: Place, rounding: str = "floor") -> Tensor:
+    """Mean of the values with equal places, of integers rounded as ``div`` does; 0 of none."""
     if place.on_groups(src):
         return _GroupTotal.apply(src, place, "mean")  # type: ignore[no-any-return]
     compute.by_torch("mean")
-    return divided(_scattered(src, place), counts(src, place))
+    return _scattered(src, place).div(counts(src, place), rounding_mode=_only(rounding, src))
 
 
 def counts(src: Tensor, place: Place) -> Tensor:
@@ -62,11 +62,8 @@ def _narrowed(index: Tensor, dim: int) -> Tensor:
     return index
 
 
-def divided(total: Tensor, count: Tensor) -> Tensor:
-    """A sum divided by the number of its values."""
-    if total.is_floating_point():
-        return total / count
-    return total.div(count, rounding_mode="floor")
+def _only(rounding: str, src: Tensor) -> str | None:
+    return None if src.is_floating_point() else rounding
 
 
 def extremes(src: Tensor, place: Place, op: str) -> tuple[Tensor, Tensor]:
@@ -120,12 +117,18 @@ def softmax(src: Tensor, place: Place) -> Tensor | None:
 def _scattered(src: Tensor, place: Place) -> Tensor:
     shape = (*src.shape[: place.dim], place.rows, *src.shape[place.dim + 1 :])
     out = torch.zeros(shape, dtype=src.dtype, device=src.device)
-    return out.scatter_add_(place.dim, place.index, src).narrow(place.dim, 0, place.count)
+    out = out.scatter_add_(place.dim, place.index, src)
+    return out if place.rows == place.count else out.narrow(place.dim, 0, place.count).contiguous()
 
 
 def _product(src: Tensor, place: Place) -> Tensor:
     out = torch.ones(place.result, dtype=src.dtype, device=src.device)
     return out.scatter_reduce_(place.dim, place.index, src, "prod")
+
+
+def _own(result: Tensor) -> Tensor:
+    """A result of a function that may be written to: torch forbids that of views made there."""
+    return torch.ops.aten._unsafe_view(result, result.shape) if result._is_view() else result
 
 
 class _GroupTotal(torch.autograd.Function):
@@ -134,7 +137,7 @@ class _GroupTotal(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, src: Tensor, place: Place, op: str) -> Tensor:
         ctx.place, ctx.op = place, op
-        return compute.total(place, op, src)
+        return _own(compute.total(place, op, src))
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
@@ -149,7 +152,8 @@ class _Taken(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, nodes: Tensor, place: Place) -> Tensor:
         ctx.place = place
-        return place.unlisted(place.nodes(nodes).index_select(0, place.groups.group_of()))  # type: ignore[union-attr]
+        rows = place.nodes(nodes).index_select(0, place.groups.group_of())  # type: ignore[union-attr]
+        return _own(place.unlisted(rows))
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
@@ -161,7 +165,7 @@ class _Extreme(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, src: Tensor, place: Place, op: str) -> tuple[Tensor, Tensor]:
-        values, arg = compute.extreme(place, op, src)
+        values, arg = map(_own, compute.extreme(place, op, src))
         ctx.place = place
         ctx.save_for_backward(arg)
         ctx.mark_non_differentiable(arg)
@@ -200,7 +204,7 @@ class _Softmax(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, src: Tensor, place: Place) -> Tensor:
-        out = place.unlisted(place.groups.softmax(place.listed(src)))  # type: ignore[union-attr]
+        out = _own(place.unlisted(place.groups.softmax(place.listed(src))))  # type: ignore[union-attr]
         ctx.place = place
         ctx.save_for_backward(out)
         return out

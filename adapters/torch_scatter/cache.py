@@ -33,7 +33,8 @@ class Known:
     uses : int
         Calls that would have liked it sorted.
     groups : dict
-        :class:`Groups` by whatever they depend on, least recently used first.
+        :class:`Groups` by whatever they depend on and the stream they were made on, least recently
+        used first.
     """
 
     __slots__ = ("ascending", "groups", "lock", "size", "uses")
@@ -42,15 +43,31 @@ class Known:
         self.size: int | None = None
         self.ascending: bool | None = None
         self.uses = 0
-        self.groups: OrderedDict[Hashable, Groups] = OrderedDict()
+        self.groups: OrderedDict[tuple[Hashable, int], Groups] = OrderedDict()
         self.lock = threading.RLock()
+
+    def find(self, key: Hashable, device: torch.device) -> Groups | None:
+        """Groups that were kept, and are there on the current stream. The lock is held.
+
+        What was made on another stream may not be; but all is before a CUDA graph is captured.
+        """
+        if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            return next((g for (k, _), g in self.groups.items() if k == key), None)
+        place = (key, _stream(device))
+        if place in self.groups:
+            self.groups.move_to_end(place)
+        return self.groups.get(place)
 
     def keep(self, key: Hashable, groups: Groups) -> Groups:
         """Remember groups, and forget those not used for longest. The lock is held."""
-        self.groups[key] = groups
+        self.groups[key, _stream(groups.indptr.device)] = groups
         if len(self.groups) > MAX_GROUPS:
             self.groups.popitem(last=False)
         return groups
+
+
+def _stream(device: torch.device) -> int:
+    return torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
 
 
 class _Owner:

@@ -68,7 +68,7 @@ def scatter_logsumexp(
 ) -> Tensor:
     r"""Logarithm of the sum of the powers of values with equal index.
 
-    .. math:: y_i = m_i + \log \Big( \epsilon + \sum_{j : \mathrm{index}_j = i} \exp(x_j - m_i) \Big)
+    .. math:: y_i = m_i + \log ( \epsilon + \sum_{j : \mathrm{index}_j = i} \exp(x_j - m_i) )
 
     with the largest value m. What is no number, or minus infinity as for an index that does not
     occur, becomes 0.

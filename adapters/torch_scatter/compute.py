@@ -120,7 +120,7 @@ def _scattered_extreme(place: Place, op: str, src: Tensor, worst: Any) -> tuple[
     places = torch.arange(size, device=src.device).view(-1, *(1,) * (src.dim() - dim - 1))
     arg = torch.full(shape, size, dtype=torch.int64, device=src.device)
     arg.scatter_reduce_(dim, index, torch.where(hit, places, size), "amin")
-    return values.narrow(dim, 0, place.count), arg.narrow(dim, 0, place.count)
+    return values.narrow(dim, 0, place.count), arg.narrow(dim, 0, place.count).contiguous()
 
 
 def _clean(src: Tensor, op: str, worst: Any) -> Tensor:

@@ -9,7 +9,7 @@ has no such form; torch's own operations take it.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -17,18 +17,34 @@ from torch import Tensor
 from gnn_backend.adapters.torch_scatter.cache import Known, known
 from gnn_backend.errors import Unsupported, invalid
 from gnn_backend.ops.groups import Groups
+from gnn_backend.runtime import cuda
 from gnn_backend.runtime.launch import sparse_engine
+
+OLDEST = (8, 0)  # compute capability that kernels are compiled for
+
+
+def why_not(device: torch.device, dtype: torch.dtype) -> str | None:
+    """The reason why the segment kernels do not run on tensors of this kind, if there is one."""
+    if device.type == "cuda":
+        if not cuda.available():
+            return "no-cupy"
+        if _capability(device) < OLDEST:
+            return "arch-unsupported"
+    try:
+        sparse_engine(device, dtype)
+    except Unsupported as error:
+        return error.reason
+    return None
 
 
 def has_kernels(device: torch.device, dtype: torch.dtype) -> bool:
     """Whether the segment kernels run on tensors of this kind."""
-    if torch.compiler.is_compiling():
-        return False
-    try:
-        sparse_engine(device, dtype)
-    except Unsupported:
-        return False
-    return True
+    return not torch.compiler.is_compiling() and why_not(device, dtype) is None
+
+
+@lru_cache(maxsize=64)
+def _capability(device: torch.device) -> tuple[int, int]:
+    return torch.cuda.get_device_capability(device)
 
 
 def capturing(device: torch.device) -> bool:
@@ -128,7 +144,7 @@ class Place:
     def of_nodes(self, rows: Tensor) -> Tensor:
         """The opposite of :meth:`nodes`."""
         out = rows.view(self.blocks, self.rows, -1)[:, : self.count]
-        return out.reshape(self.result)
+        return out.reshape(self.result).contiguous()
 
 
 # ---------------------------------------------------------------------- an index
@@ -185,7 +201,9 @@ def place_of(
     facts = Known() if keys is None else known(keys)
     if out is not None:
         dim_size = out.shape[dim]
-    count = _size(facts, index) if dim_size is None else int(dim_size)
+    if dim_size is None:
+        dim_size = _size(facts, index if keys is None else keys)
+    count = int(dim_size)
     groups = None
     if keys is not None:
         groups = _groups(
@@ -200,11 +218,16 @@ def _size(facts: Known, index: Tensor) -> int:
         if index.numel() == 0:
             facts.size = 0
         elif index.device.type == "cuda" and facts.ascending is None:
-            top, falls = torch.stack([index.max(), _falls(index).any()]).tolist()
-            facts.size, facts.ascending = top + 1, not falls
+            facts.size, facts.ascending = size_and_order(index)
         else:
             facts.size = int(index.max()) + 1
     return facts.size
+
+
+def size_and_order(keys: Tensor) -> tuple[int, bool]:
+    """One more than the largest key of [*, E], and whether they ascend, in one copy to the host."""
+    top, falls = torch.stack([keys.max(), _falls(keys).any().to(keys.dtype)]).tolist()
+    return top + 1, not falls
 
 
 def _falls(keys: Tensor) -> Tensor:
@@ -229,13 +252,10 @@ def _groups(
         if on_cpu and facts.ascending is None and (wide or eager or promised or facts.uses):
             facts.ascending = not bool(_falls(keys).any())  # cheap here: nothing waits for a device
         ordered = bool(facts.ascending) or (promised and not on_cpu)
-        key = (count, ordered, kernels, None if on_cpu else _stream(device))
-        found = facts.groups.get(key)
-        if found is not None:
-            facts.groups.move_to_end(key)
+        key = (count, ordered, kernels)
+        found = facts.find(key, device)
+        if found is not None or capturing(device):
             return found
-        if capturing(device):
-            return None
         facts.uses += 1
         # The CPU has no kernels over lists that are not sorted as they stand.
         if not ordered and not (kernels and (eager or facts.uses > 1)):
@@ -258,11 +278,6 @@ def _flat(keys: Tensor, count: int) -> Tensor:
 
 def _range(count: int) -> str:
     return f"index out of range, expected values from 0 to {count - 1}"
-
-
-def _stream(device: torch.device) -> Hashable:
-    """What was made on another stream may not be there yet on this one."""
-    return torch.cuda.current_stream(device).cuda_stream
 
 
 # ---------------------------------------------------------------------- offsets
@@ -288,10 +303,8 @@ def segments_of(shape: torch.Size, indptr: Tensor) -> Place:
         return Place(shape, dim, count, nobody, None, spare=1)
     wide = indptr.expand(*shape[:dim], -1)
     facts, size = known(wide, "offsets"), shape[dim]
-    cuda = indptr.device.type == "cuda"
-    key = (size, _stream(indptr.device) if cuda else None)
     with facts.lock:
-        groups = facts.groups.get(key)
+        groups = facts.find(size, indptr.device)
         if groups is None:
             blocks = wide.reshape(-1, count + 1)
             shift = torch.arange(blocks.shape[0], device=indptr.device)[:, None] * size
@@ -299,7 +312,7 @@ def segments_of(shape: torch.Size, indptr: Tensor) -> Place:
             end = starts.new_full((1,), blocks.shape[0] * size)
             groups = Groups.from_offsets(torch.cat([starts, end]), int(math.prod(shape[: dim + 1])))
             if not capturing(indptr.device) and not torch.compiler.is_compiling():
-                facts.keep(key, groups)
+                facts.keep(size, groups)
     return Place(shape, dim, count, None, groups, spare=1)
 
 

@@ -57,9 +57,12 @@ def segment_add_csr(src: Tensor, indptr: Tensor, out: Tensor | None = None) -> T
 
 
 def segment_mean_csr(src: Tensor, indptr: Tensor, out: Tensor | None = None) -> Tensor:
-    """Mean of consecutive segments; parameters and errors of :func:`segment_sum_csr`."""
+    """Mean of consecutive segments, of integers rounded towards 0.
+
+    Parameters and errors are those of :func:`segment_sum_csr`.
+    """
     place = segments_of(src.shape, indptr)
-    return _into(out, src, place, autograd.means(src, place))
+    return _into(out, src, place, autograd.means(src, place, "trunc"))
 
 
 def segment_min_csr(
@@ -198,14 +201,14 @@ def segment_add_coo(
 def segment_mean_coo(
     src: Tensor, index: Tensor, out: Tensor | None = None, dim_size: int | None = None
 ) -> Tensor:
-    """Mean of values with equal index, which is sorted.
+    """Mean of values with equal index, which is sorted; of integers rounded towards 0.
 
     Parameters and errors are those of :func:`segment_sum_coo`. ``out`` is added to the sum before
     the division, and is not counted.
     """
     place = _sorted(src, index, out, dim_size)
     if out is None:
-        return autograd.means(src, place)
+        return autograd.means(src, place, "trunc")
     check_out(out, src, place)
     out = out.add_(autograd.sums(src, place))
     rounding = None if out.is_floating_point() else "trunc"

@@ -60,7 +60,7 @@ def compare(
     """
     from gnn_backend.patching import registry
 
-    output.check_choice("--host", host, registry.hosts)
+    output.check_choice("--host", host, registry.layer_hosts)
     output.check_choice("--device", device, DEVICES)
     output.check_choice("--dtype", dtype, DTYPES)
     import torch

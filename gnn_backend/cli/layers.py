@@ -45,7 +45,7 @@ def layers(
     from gnn_backend.patching import registry
 
     output.check_choice("--device", device, DEVICES)
-    known = (*registry.hosts, OWN)
+    known = (*registry.layer_hosts, OWN)
     if host is not None:
         output.check_choice("--host", host, known)
     from gnn_backend.bench import hosts

@@ -92,18 +92,28 @@ class Groups:
                 self.num_entries, device=self.indptr.device, dtype=self.indptr.dtype
             )
             found = torch.searchsorted(self.indptr, places, right=True) - 1
-            self._group_of = (found % self.num_groups).int()
+            group_of = (found % self.num_groups).int()
+            if self._capturing():
+                return group_of
+            self._group_of = group_of
         return self._group_of
+
+    def _capturing(self) -> bool:
+        """Whether a CUDA graph is captured: what is made then is not there until it is replayed."""
+        return self.indptr.is_cuda and torch.cuda.is_current_stream_capturing()
 
     def rows(self, size: int) -> Rows:
         """The groups cut into tasks for entries of so many bytes."""
         chunk = chunk_of(self.num_entries, size)
         with self._lock:
-            if chunk not in self._rows:
-                self._rows[chunk] = bounded_rows(
+            found = self._rows.get(chunk)
+            if found is None:
+                found = bounded_rows(
                     self.indptr, self.num_entries, size, self.order, self._group_of
                 )
-            return self._rows[chunk]
+                if not self._capturing():
+                    self._rows[chunk] = found
+            return found
 
     def reduce(self, op: str, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """Reduce each group's entries, on CUDA or the emulator; without autograd.

@@ -28,6 +28,12 @@ def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
         yield request.param
 
 
+@pytest.fixture
+def unoptimised(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compile for the emulator in half the time."""
+    monkeypatch.setattr(emulator_module, "_PLAIN_FLAGS", ("-O0",))
+
+
 @pytest.fixture(autouse=True)
 def _nothing_remembered() -> Iterator[None]:
     clear_cache()

@@ -153,6 +153,17 @@ def test_int32_index(engine: str) -> None:
         assert values.tolist() == [3, 2, 4, 5] and arg.dtype == torch.int64
 
 
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_size_and_order_of_keys(dtype: torch.dtype) -> None:
+    """What CUDA asks for in one copy."""
+    for keys, want in (([0, 0, 3], (4, True)), ([2, 1], (3, False)), ([5], (6, True)),
+                       ([[0, 1], [0, 2]], (3, True)), ([[0, 1], [2, 0]], (3, False))):  # fmt: skip
+        assert place_module.size_and_order(torch.tensor(keys, dtype=dtype)) == want
+    column = torch.tensor([2, 0, 1])[:, None].expand(-1, 4)
+    keys = place_module.keys_of(column, 0)
+    assert keys is not None and place_module.size_and_order(keys) == (3, False)
+
+
 def test_under_compile(engine: str) -> None:
     index = torch.tensor(SHUFFLED)
 

@@ -37,6 +37,7 @@ COO = {
 def check(got: Tensor, want: Tensor, src: Tensor) -> None:
     """Values and the gradient for some cotangent."""
     torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-12)
+    assert got.is_contiguous()
     grad = source(tuple(want.shape))
     (expected,) = torch.autograd.grad(want, src, grad, retain_graph=True)
     (found,) = torch.autograd.grad(got, src, grad)
@@ -139,6 +140,14 @@ def test_integers(op: str, engine: str) -> None:
     assert torch.equal(torch_scatter.gather_coo(torch.arange(5), INDEX), INDEX)
 
 
+def test_mean_of_negative_integers_is_rounded_towards_0() -> None:
+    src = torch.tensor([-3, 0, 3, 0])
+    assert torch_scatter.segment_mean_csr(src, torch.tensor([0, 2, 4])).tolist() == [-1, 1]
+    index, out = torch.tensor([0, 0, 1, 1]), torch.tensor([-2, 2])
+    assert torch_scatter.segment_mean_coo(src, index).tolist() == [-1, 1]
+    assert torch_scatter.segment_mean_coo(src, index, out).tolist() == [-2, 2]
+
+
 @pytest.mark.parametrize("op", ["max", "min"])
 def test_segments_in_which_nothing_wins(op: str, engine: str) -> None:
     worst = -torch.inf if op == "max" else torch.inf
@@ -172,6 +181,23 @@ def test_second_derivatives(engine: str) -> None:
             lambda x, op=op: torch_scatter.segment_csr(x * x, GAPS, reduce=op), src
         )
     assert torch.autograd.gradgradcheck(lambda x: torch_scatter.gather_csr(x * x, GAPS), nodes)
+
+
+def test_results_may_be_written_to(engine: str) -> None:
+    """As torch_sparse does with what gather_csr gives it."""
+    nodes = source((N, 2)).requires_grad_()
+    src = source((2, E, 2)).requires_grad_()
+    offsets = GAPS.view(1, -1)
+    results = [
+        torch_scatter.gather_csr(nodes, INDPTR),
+        torch_scatter.segment_sum_csr(src, offsets),
+        *torch_scatter.segment_max_csr(src, offsets)[:1],
+    ]
+    for result in results:
+        result.mul_(2).sum().backward()
+    gathered = nodes.grad
+    assert gathered is not None
+    assert torch.equal(gathered[:, 0], 2.0 * INDPTR.diff())
 
 
 def test_errors() -> None:

@@ -32,6 +32,13 @@ REASONS: dict[str, str] = {
     "adjacency's values, or under torch.compile; pass edge_index [2, E], or do not ask for them.",
     "aggr-changed": "The layer's aggregation is not the one that its kernel computes; use the "
     "layer's default aggr.",
+    "aggregation": "The aggregation has no kernel: a module of another kind (median, lstm, ...), "
+    "with semi_grad or other clamps, or twice the same in a list; use sum, mean, max, min, mul, "
+    "var, std, softmax or powermean, or a list of different ones.",
+    "pre-layers": "The messages are more than one linear map of both ends, so that it cannot be "
+    "split into maps of nodes; use pre_layers=1.",
+    "adjacency": "The graph is a sparse adjacency, which the host itself multiplies without "
+    "edge-wise tensors; pass edge_index [2, E] to run fused.",
     "flow": "flow='target_to_source' is not fused; use the default flow.",
     "decomposed": "decomposed_layers > 1 splits the features; use decomposed_layers=1.",
     "fill-value": "This fill_value for self-loop edge features is not fused.",

@@ -25,14 +25,20 @@ def leaves(value: Any) -> Any:
 
 
 def check_equals_stock(
-    module: torch.nn.Module, host: str, *args: Any, seed: int = 3, **kwargs: Any
+    module: torch.nn.Module,
+    host: str,
+    *args: Any,
+    seed: int = 3,
+    constant: tuple[str, ...] = (),
+    **kwargs: Any,
 ) -> list[Any]:
     """Run a layer fused and stock, compare everything, return the masks that were drawn.
 
-    The fused call must run on kernels, and none may fall back.
+    The fused call must run on kernels, and none may fall back. Arguments that ``constant`` names
+    want no gradient.
     """
     args = tuple(leaves(a) for a in args)
-    kwargs = {k: leaves(v) for k, v in kwargs.items()}
+    kwargs = {k: v if k in constant else leaves(v) for k, v in kwargs.items()}
     names = [f"input{k}" for k in range(len(args))]
     stock = copy.deepcopy(module)
     with (

@@ -70,7 +70,7 @@ def call_reason(
         The stock layer rejects the arguments with its own error.
     """
     if torch.compiler.is_compiling():
-        return "no-kernel"
+        return "compiled"
     first = x[0] if isinstance(x, (tuple, list)) and x else x
     if not isinstance(first, Tensor) or not (pairs or first is x):
         return "input-form"

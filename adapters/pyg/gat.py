@@ -52,7 +52,7 @@ def eligible(
     if reason is not None:
         return reason
     if torch.compiler.is_compiling():
-        return "no-kernel"
+        return "compiled"
     sizes = sizes_of(x, size)
     if sizes is None:
         return "input-form"

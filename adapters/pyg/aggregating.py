@@ -37,6 +37,8 @@ def layer_reason(
     node_dim: int = -2,
 ) -> str | None:
     """Reason code if the layer alone rules out a fused path, or None."""
+    if torch.compiler.is_compiling():
+        return "compiled"
     return changed_reason(conv, methods, node_dim=node_dim, aggregation=aggregation)
 
 
@@ -69,8 +71,6 @@ def call_reason(
     InvalidArgument
         The stock layer rejects the arguments with its own error.
     """
-    if torch.compiler.is_compiling():
-        return "compiled"
     first = x[0] if isinstance(x, (tuple, list)) and x else x
     if not isinstance(first, Tensor) or not (pairs or first is x):
         return "input-form"

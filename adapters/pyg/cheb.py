@@ -44,12 +44,13 @@ def eligible(
 
 def static_reason(conv: Any) -> str | None:
     """The part of :func:`eligible` that the layer alone decides."""
-    if len(conv.lins) < 2:
-        return "no-operators"
+    reason = layer_reason(conv, _METHODS)
+    if reason is not None:
+        return reason
     norm = type(conv).__norm__
     if norm.__qualname__ != "ChebConv.__norm__" or "__norm__" in vars(conv):
         return "overridden-message"
-    return layer_reason(conv, _METHODS)
+    return "no-operators" if len(conv.lins) < 2 else None
 
 
 def edgewise_bytes(

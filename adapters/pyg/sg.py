@@ -32,7 +32,7 @@ def eligible(conv: Any, x: Any, edge_index: Any, edge_weight: Any = None) -> str
 
 def static_reason(conv: Any) -> str | None:
     """The part of :func:`eligible` that the layer alone decides."""
-    return "no-operators" if conv.K < 1 else layer_reason(conv, _METHODS)
+    return layer_reason(conv, _METHODS) or ("no-operators" if conv.K < 1 else None)
 
 
 def edgewise_bytes(conv: Any, x: Any, edge_index: Any, edge_weight: Any = None) -> int:

@@ -300,3 +300,15 @@ def test_order_of_map_and_aggregation() -> None:
             nn.SAGEConv(WIDTH, 2)(x, EDGES)
             nn.SAGEConv(WIDTH, 32)(x, EDGES)
     assert widths == [2, WIDTH, 2, WIDTH]
+
+
+@pytest.mark.parametrize("name", ["GCNConv", "SAGEConv", "ChebConv", "PNAConv"])
+def test_compiled_layers_are_stock(name: str) -> None:
+    c = {k: v[0] for k, v in LAYERS[name].choices.items()}
+    conv, (x, edge_index, options) = build(name, c), call(name, c)
+    want = conv(x, edge_index, **options)
+    torch.compiler.reset()
+    with gnn_backend.enabled(hosts="pyg"), gnn_backend.profile() as profile:
+        got = torch.compile(conv, backend="eager")(x, edge_index, **options)
+    assert torch.allclose(got, want, atol=1e-6)
+    assert not profile.launches

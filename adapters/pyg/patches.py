@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from gnn_backend.adapters.pyg.dgnn import without_dgnn
 from gnn_backend.dispatch import layer_patch
 from gnn_backend.patching import Patch
@@ -49,5 +51,18 @@ PATCHES = [
         "FusedGATConv.__init__",
         "FusedGATConv",
         without_dgnn,
+    ),
+    dataclasses.replace(
+        layer_patch(
+            "pyg",
+            "torch_geometric.nn.conv.message_passing",
+            "MessagePassing",
+            eligible=f"{_ADAPTERS}.propagation:eligible",
+            fast=f"{_ADAPTERS}.propagation:fast",
+            saves=f"{_ADAPTERS}.propagation:edgewise_bytes",
+            static=f"{_ADAPTERS}.propagation:static_reason",
+            method="propagate",
+        ),
+        generated=("propagate", "_jinja_propagate"),
     ),
 ]

@@ -80,7 +80,7 @@ def _names(host: str) -> dict[str, list[str]]:
     classes = hosts.layer_classes(host)
     patches = [patch for patch in registry.known() if patch.host == host]
     if host != "dgl":
-        patched = {patch.layer for patch in patches}
+        patched = {patch.layer for patch in patches if not patch.generated}
         untried = {name: [f"not run: {why}"] for name, why in hosts.PYG_NOT_COMPARED.items()}
         plain = {name: [] if name in patched else ["no-kernel"] for name in classes}
         return plain | {name: untried[name] for name in untried if name in classes}

@@ -48,7 +48,7 @@ def eligible(conv: Any, edge_index: Any, *args: Any, **kwargs: Any) -> str | Non
         return "input-form"
     if conv.fuse and conv.SUPPORTS_FUSED_EDGE_INDEX and type(edge_index) is not Tensor:
         return "overridden-message"  # by message_and_aggregate
-    first, pair, size = _ends(conv, x, edge_index, size)
+    first, pair, size = _ends(x, edge_index, size)
     if not isinstance(first, Tensor) or (size is not None and None in tuple(size)):
         return "input-form"
     reason = call_reason(conv, pair, edge_index, size=size)
@@ -121,7 +121,7 @@ def fast(conv: Any, edge_index: Any, *args: Any, **kwargs: Any) -> Tensor:
     if given is None:
         raise Unsupported("input-form")
     size, named = given
-    x, pair, size = _ends(conv, named[form.x], edge_index, size)
+    x, pair, size = _ends(named[form.x], edge_index, size)
     sizes = sizes_of(pair, size)
     assert sizes is not None
     graph = graph_of(edge_index, Variant(*sizes, False, conv.flow == "target_to_source"))
@@ -137,7 +137,7 @@ def _form(conv: Any) -> Form:
     return form
 
 
-def _ends(conv: Any, x: Any, edge_index: Any, size: Any) -> tuple[Any, Any, Any]:
+def _ends(x: Any, edge_index: Any, size: Any) -> tuple[Any, Any, Any]:
     """The sources' features, features as a layer takes them, and the size that holds.
 
     Features that are no pair are the sources' alone: ``size`` says how many destinations there are.
@@ -147,7 +147,8 @@ def _ends(conv: Any, x: Any, edge_index: Any, size: Any) -> tuple[Any, Any, Any]
         and type(edge_index) is not Tensor
         and is_edge_list(edge_index)
     ):
-        size = (edge_index.num_rows, edge_index.num_cols)
+        edges: Any = edge_index
+        size = (edges.num_rows, edges.num_cols)
     if not isinstance(x, Tensor):
         return x[0], x, size
     if size is None or tuple(size) == (x.shape[0],) * 2:

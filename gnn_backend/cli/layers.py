@@ -151,7 +151,7 @@ def _fallbacks(host: str, name: str, device: str) -> list[str]:
     codes: dict[str, None] = {}
     for options, call_options in tries:
         ours, _ = samples.samples(_request(host, name, device, **options))
-        explained = gnn_backend.explain(ours.layer, *ours.args, **ours.kwargs, **call_options)
+        explained = gnn_backend.explain(ours.layer, *ours.args, **{**ours.kwargs, **call_options})
         codes |= dict.fromkeys(r.reason for r in explained.layers if r.reason is not None)
     return list(codes)
 

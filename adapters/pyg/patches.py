@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from gnn_backend.adapters.pyg.dgnn import without_dgnn
+from gnn_backend.adapters.pyg.operator import Operator
 from gnn_backend.dispatch import layer_patch
 from gnn_backend.patching import Patch
 
@@ -22,6 +23,13 @@ def _layer(module: str, layer: str, adapter: str) -> Patch:
         saves=f"{_ADAPTERS}.{adapter}:edgewise_bytes",
         static=f"{_ADAPTERS}.{adapter}:static_reason",
     )
+
+
+def _operator(module: str, attribute: str, name: str, ready: str, fast: str) -> Patch:
+    """The patch of a function, or of an aggregation's ``forward``."""
+    functions = f"{_ADAPTERS}.utilities"
+    operator = Operator(f"pyg.{name}", functions, ready, fast)
+    return Patch("pyg", f"torch_geometric.{module}", attribute, name, operator)
 
 
 PATCHES = [
@@ -64,5 +72,17 @@ PATCHES = [
             method="propagate",
         ),
         generated=("propagate", "_jinja_propagate"),
+    ),
+    _operator("utils._scatter", "scatter", "scatter", "scatter_ready", "scatter"),
+    _operator("utils._segment", "segment", "segment", "segment_ready", "segment"),
+    *(
+        _operator(f"nn.aggr.{module}", f"{name}.forward", name, "module_ready", "aggregation")
+        for module, name in (
+            ("basic", "VarAggregation"),
+            ("basic", "StdAggregation"),
+            ("basic", "SoftmaxAggregation"),
+            ("basic", "PowerMeanAggregation"),
+            ("multi", "MultiAggregation"),
+        )
     ),
 ]

@@ -25,7 +25,8 @@ from gnn_backend.runtime import launch
 
 _lock = threading.Lock()
 _by_groups: weakref.WeakKeyDictionary[Groups, Graph] = weakref.WeakKeyDictionary()
-_by_offsets = WeakTensorKeyDictionary()  # offsets -> (stamp, rows, graph)
+_ends = WeakTensorKeyDictionary()  # offsets -> (stamp, first, last)
+_by_offsets = WeakTensorKeyDictionary()  # offsets -> (stamp, graph)
 
 
 def runs_on_kernels(src: Any) -> bool:
@@ -73,17 +74,28 @@ def graph_of_rows(
         return graph
 
 
-def _of_offsets(src: Tensor, ptr: Tensor) -> Graph | None:
+def covers(ptr: Tensor, rows: int) -> bool:
+    """Whether offsets run from the first row to the last, as they did when last looked at."""
     if is_untracked(ptr):
+        return False
+    now = stamp(ptr)
+    with _lock:
+        found = _ends.get(ptr)
+        if found is None or found[0] != now:
+            found = _ends[ptr] = (now, int(ptr[0]), int(ptr[-1]))
+        return found[1:] == (0, rows)  # type: ignore[no-any-return]
+
+
+def _of_offsets(src: Tensor, ptr: Tensor) -> Graph | None:
+    rows = src.shape[0]
+    if not covers(ptr, rows):  # rows outside are torch's affair
         return None
-    now, rows = stamp(ptr), src.shape[0]
+    now = stamp(ptr)
     with _lock:
         found = _by_offsets.get(ptr)
-        if found is None or found[:2] != (now, rows):
-            if int(ptr[0]) != 0 or int(ptr[-1]) != rows:  # rows outside are torch's affair
-                return None
-            found = _by_offsets[ptr] = (now, rows, _graph(ptr.clone(), None, rows))
-        return found[2]  # type: ignore[no-any-return]
+        if found is None or found[0] != now:
+            found = _by_offsets[ptr] = (now, _graph(ptr.clone(), None, rows))
+        return found[1]  # type: ignore[no-any-return]
 
 
 def _graph(indptr: Tensor, order: Tensor | None, rows: int) -> Graph:

@@ -74,6 +74,7 @@ PATCHES = [
         generated=("propagate", "_jinja_propagate"),
     ),
     _operator("utils._scatter", "scatter", "scatter", "scatter_ready", "scatter"),
+    _operator("utils._softmax", "softmax", "softmax", "softmax_ready", "softmax"),
     _operator("utils._segment", "segment", "segment", "segment_ready", "segment"),
     *(
         _operator(f"nn.aggr.{module}", f"{name}.forward", name, "module_ready", "aggregation")

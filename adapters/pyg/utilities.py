@@ -1,4 +1,4 @@
-"""PyG's ``scatter``, ``segment`` and aggregation modules on the device's aggregation kernels.
+"""PyG's ``scatter``, ``segment``, ``softmax`` and aggregation modules on the device's kernels.
 
 Pools and the simple aggregation modules call ``scatter``, and so run on kernels as well. What has
 no kernel is not counted as a fallback, for no layer fell back: the profile lists it among the
@@ -11,8 +11,11 @@ from typing import Any
 
 from torch import Tensor
 
-from gnn_backend.adapters.pyg.grouping import graph_of_rows, runs_on_kernels
+from gnn_backend.adapters.pyg.grouping import covers, graph_of_rows, runs_on_kernels
 from gnn_backend.adapters.pyg.reductions import aggregation_reason, reduce_by
+from gnn_backend.adapters.torch_scatter import autograd
+from gnn_backend.adapters.torch_scatter.place import Place, place_of, segments_of
+from gnn_backend.errors import Unsupported
 from gnn_backend.graph import Graph
 from gnn_backend.ops.aggregation import aggregate
 
@@ -72,6 +75,55 @@ def segment(src: Tensor, ptr: Tensor, reduce: str = "sum") -> Tensor:
     Tensor [N, *]
     """
     return _reduced(_rows_graph(src, None, ptr, None, 0), src, _NAMES[reduce])
+
+
+def softmax_ready(
+    src: Any, index: Any = None, ptr: Any = None, num_nodes: int | None = None, dim: int = 0
+) -> bool:
+    """Whether a call of ``utils.softmax`` has a kernel."""
+    if not runs_on_kernels(src) or not -src.dim() <= dim < src.dim():
+        return False
+    place = _softmax_place(src, index, ptr, num_nodes, dim)
+    return place is not None and place.on_groups(src)
+
+
+def softmax(
+    src: Tensor,
+    index: Tensor | None = None,
+    ptr: Tensor | None = None,
+    num_nodes: int | None = None,
+    dim: int = 0,
+) -> Tensor:
+    """Softmax over values with equal index, as ``torch_geometric.utils.softmax``.
+
+    Parameters
+    ----------
+    src : Tensor [*, E, *]
+    index : Tensor [E], optional
+    ptr : Tensor [N + 1], optional
+        Offsets; take the place of ``index``.
+    num_nodes : int, optional
+    dim : int
+
+    Returns
+    -------
+    Tensor [*, E, *]
+    """
+    place = _softmax_place(src, index, ptr, num_nodes, dim)
+    out = None if place is None else autograd.softmax(src, place)
+    if out is None:
+        raise Unsupported("no-kernel")
+    return out
+
+
+def _softmax_place(src: Tensor, index: Any, ptr: Any, count: int | None, dim: int) -> Place | None:
+    if isinstance(ptr, Tensor):
+        # Offsets that leave rows out are torch's affair.
+        at_rows = ptr.dim() == 1 and dim % src.dim() == 0 and covers(ptr, src.shape[0])
+        return segments_of(src.shape, ptr) if at_rows else None
+    if not isinstance(index, Tensor) or index.dim() != 1:
+        return None
+    return place_of(src, index, dim, dim_size=count)
 
 
 def _rows_graph(src: Any, index: Any, ptr: Any, count: int | None, dim: int) -> Graph | None:

@@ -106,6 +106,24 @@ def test_segment(reduce: str) -> None:
     check(lambda x: utils.segment(x, ptr, reduce))
 
 
+def test_softmax() -> None:
+    index, ptr = SORTED.clone(), PTR.clone()
+    with gnn_backend.enabled(hosts="pyg"):
+        utils.softmax(X, index, num_nodes=GROUPS)
+    check(lambda x: utils.softmax(x, index, num_nodes=GROUPS))
+    check(lambda x: utils.softmax(x, ptr=ptr))
+    with gnn_backend.enabled(hosts="pyg"):
+        utils.softmax(X.T, index, num_nodes=GROUPS, dim=1)
+    check(lambda x: utils.softmax(x.T, index, num_nodes=GROUPS, dim=-1).T)
+
+
+def test_offsets_that_leave_rows_out_are_torchs() -> None:
+    ptr = PTR[:-2].clone()  # the last group is empty
+    with gnn_backend.enabled(hosts="pyg"), gnn_backend.profile() as profile:
+        utils.segment(X, ptr, "sum")
+    assert profile.calls == 0
+
+
 def test_one_dimension() -> None:
     ptr = PTR.clone()
     got = X[:, 0].clone().requires_grad_()
@@ -131,7 +149,6 @@ HOSTS: dict[str, Callable[[], Any]] = {
     "any": lambda: utils.scatter(X, SORTED, 0, GROUPS, "any"),
     "integers": lambda: utils.scatter(X.long(), SORTED, 0, GROUPS, "sum"),
     "another dimension": lambda: utils.scatter(X.T.contiguous(), SORTED, 1, GROUPS, "sum"),
-    "semi_grad": lambda: aggr.SoftmaxAggregation(semi_grad=True)(X, SORTED, dim_size=GROUPS),
 }
 
 
@@ -160,6 +177,17 @@ def test_bad_arguments_give_the_stock_error() -> None:
             utils.scatter(X, SORTED[:, None], 0, GROUPS, "sum")
         with pytest.raises(ValueError, match="Encountered invalid"):
             aggr.VarAggregation()(X, SORTED, dim=5)
+
+
+def test_parts_of_a_module_without_kernel_run_on_kernels() -> None:
+    module, ptr = aggr.SoftmaxAggregation(semi_grad=True), PTR.clone()
+    want = gradients(lambda x: module(x, ptr=ptr))
+    with gnn_backend.enabled(hosts="pyg"), gnn_backend.profile() as profile:
+        got = gradients(lambda x: module(x, ptr=ptr))
+    assert set(profile.by_symbol) == {"pyg.softmax", "pyg.segment"}
+    assert dict(profile.host_operators) == {"pyg.SoftmaxAggregation": 1}
+    for a, b in zip(got, want, strict=True):
+        torch.testing.assert_close(a, b, rtol=2e-5, atol=2e-5)
 
 
 def test_exact_undo() -> None:

@@ -114,7 +114,7 @@ class Dispatcher:
                 return original(*args, **kwargs)
             return call(original, current, args, kwargs)
 
-        return _disguised(replacement, original)
+        return disguised(replacement, original)
 
     def _traced(self, original: Any, mode: str | None, args: Any, kwargs: Any) -> Any:
         """The call as torch.compile sees it: no locks, no counters, no clock, no verification."""
@@ -266,7 +266,7 @@ def layer_patch(
     return Patch(host, module, f"{layer}.{method}", layer, dispatcher)
 
 
-def _disguised(replacement: Any, original: Callable[..., Any]) -> Any:
+def disguised(replacement: Any, original: Callable[..., Any]) -> Any:
     """Give `replacement` the name, signature and, for TorchScript's sake, globals of `original`.
 
     TorchScript compiles the source that ``__wrapped__`` leads to, and so the stock code; the

@@ -138,6 +138,8 @@ def _report(
     name: str, layer: nn.Module, decisions: list[tuple[str, bool, str | None]], sampled: bool
 ) -> LayerReport | None:
     patch = patch_of(layer)
+    if patch is None and decisions:
+        return _decided(name, decisions[0][0], decisions)
     if patch is None:
         host = _host_of(layer)
         return _stock(name, f"{host}.{type(layer).__name__}", "no-kernel") if host else None

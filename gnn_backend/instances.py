@@ -65,8 +65,8 @@ def accelerate(model: Model, *, mode: str = "auto", undo: bool = False) -> Model
     for layer in model.modules():
         base: Any = vars(type(layer)).get(BASE, type(layer))
         layer.__class__ = base
-        patch = None if undo else patch_of(layer)
-        if patch is not None and not overrides(layer, patch):
+        patch = None if undo else _patch_for(layer)
+        if patch is not None:
             layer.__class__ = accelerated_class(base, patch.symbol, mode)
             found = True
     if not undo and not found:
@@ -79,11 +79,12 @@ def accelerate(model: Model, *, mode: str = "auto", undo: bool = False) -> Model
 @functools.cache
 def accelerated_class(base: type, symbol: str, mode: str) -> type:
     """Return the subclass of `base` whose patched method is always dispatched."""
-    patch = next(p for p in layer_patches() if p.symbol == symbol)
+    patches = (*layer_patches(), *generated_patches())
+    patch = next(p for p in patches if p.symbol == symbol)
     name = patch.attribute.rpartition(".")[2]
     assert isinstance(patch.replacement, Dispatcher)
     patch.replacement.resolve()
-    namespace = {
+    namespace: dict[str, Any] = {
         name: patch.replacement(getattr(base, name), mode),
         BASE: base,
         "__reduce_ex__": functools.partialmethod(_reduce, symbol=symbol, mode=mode),
@@ -91,6 +92,7 @@ def accelerated_class(base: type, symbol: str, mode: str) -> type:
         "__qualname__": base.__qualname__,
         "__doc__": base.__doc__,
     }
+    namespace |= dict.fromkeys(patch.generated, namespace[name])
     return type(base)(base.__name__, (base,), namespace)
 
 
@@ -111,14 +113,39 @@ def _rebuild(base: Any, symbol: str, mode: str) -> Any:
 def layer_patches() -> Iterator[Patch]:
     """Patches of methods of layer classes, as opposed to those of functions."""
     for patch in registry.known():
-        if "." in patch.attribute and isinstance(patch.replacement, Dispatcher):
+        if patch.generated or "." not in patch.attribute:
+            continue
+        if isinstance(patch.replacement, Dispatcher):
             yield patch
+
+
+def generated_patches() -> Iterator[Patch]:
+    """Patches of methods that a host writes anew for each class."""
+    return (patch for patch in registry.known() if patch.generated)
 
 
 def patch_of(layer: nn.Module) -> Patch | None:
     """Return the patch of the closest class of `layer`'s ancestry that has one."""
-    owners = {id(owner): p for p in layer_patches() if (owner := owner_of(p)) is not None}
+    return _closest(layer, layer_patches())
+
+
+def _closest(layer: nn.Module, patches: Iterator[Patch]) -> Patch | None:
+    owners = {id(owner): p for p in patches if (owner := owner_of(p)) is not None}
     return next((owners[id(c)] for c in type(layer).__mro__ if id(c) in owners), None)
+
+
+def _patch_for(layer: nn.Module) -> Patch | None:
+    """The patch that accelerates a layer: of its own, or of what it is made from."""
+    patch = patch_of(layer)
+    if patch is not None and not overrides(layer, patch):
+        return patch
+    patch = _closest(layer, generated_patches())
+    if patch is None:
+        return None
+    assert isinstance(patch.replacement, Dispatcher)
+    patch.replacement.resolve()
+    static = patch.replacement.static
+    return patch if callable(static) and static(layer) is None else None
 
 
 def owner_of(patch: Patch) -> type | None:

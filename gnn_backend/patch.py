@@ -34,6 +34,9 @@ class Patch:
         not empty is the reason why this place is left alone.
     shared : bool
         What several layers of the host rest on: chosen with any of them, unless excluded by name.
+    generated : tuple of str
+        Names under which the host writes this method anew for each class, so that patching the base
+        reaches nobody: ``accelerate`` replaces it in the instance's class, all others leave it.
     """
 
     host: str
@@ -44,6 +47,7 @@ class Patch:
     also: tuple[str, ...] = ()
     when: Callable[[], str] | None = None
     shared: bool = False
+    generated: tuple[str, ...] = ()
 
     @property
     def symbol(self) -> str:
@@ -53,6 +57,8 @@ class Patch:
     @property
     def targets(self) -> list[tuple[str, str]]:
         """All (module, attribute) pairs to replace."""
+        if self.generated:
+            return []
         further = [tuple(place.split(":", 1)) for place in self.also]
         return [(self.module, self.attribute), *further]  # type: ignore[list-item]
 

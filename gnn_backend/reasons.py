@@ -32,6 +32,13 @@ REASONS: dict[str, str] = {
     "adjacency's values, or under torch.compile; pass edge_index [2, E], or do not ask for them.",
     "aggr-changed": "The layer's aggregation is not the one that its kernel computes; use the "
     "layer's default aggr.",
+    "aggregation": "The aggregation has no kernel: a module of another kind (median, lstm, ...), "
+    "with semi_grad or other clamps, or twice the same in a list; use sum, mean, max, min, mul, "
+    "var, std, softmax or powermean, or a list of different ones.",
+    "pre-layers": "The messages are more than one linear map of both ends, so that it cannot be "
+    "split into maps of nodes; use pre_layers=1.",
+    "adjacency": "The graph is a sparse adjacency, which the host itself multiplies without "
+    "edge-wise tensors; pass edge_index [2, E] to run fused.",
     "flow": "flow='target_to_source' is not fused; use the default flow.",
     "decomposed": "decomposed_layers > 1 splits the features; use decomposed_layers=1.",
     "fill-value": "This fill_value for self-loop edge features is not fused.",
@@ -68,8 +75,8 @@ REASONS: dict[str, str] = {
     "no-operators": "The layer called none of its host's sparse operators, so there was nothing "
     "for kernels to do; the framework's dense operations ran on the device as they are.",
     "no-kernel": "This layer has no fused path yet; it runs the stock code.",
-    "compiled": "torch.compile does not fuse this layer (of the attention layers it fuses PyG's "
-    "GATv2Conv alone); leave the layer out with torch.compiler.disable, and it runs fused.",
+    "compiled": "torch.compile does not fuse this layer (of PyG's it fuses GATv2Conv "
+    "alone); leave the layer out with torch.compiler.disable, and it runs fused.",
     # Modes of execution
     "disabled": "Acceleration is off; call gnn_backend.enable().",
     "double-backward": "A gradient of a gradient is asked for, which the kernels do not compute; "

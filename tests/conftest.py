@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import gnn_backend
+from gnn_backend.errors import Unsupported
 from gnn_backend.patching import Host, registry
 
 HOST = '''
@@ -167,6 +168,22 @@ def twin_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = importlib.import_module("tests.ops.twin_engine")
     for user in ("softmax_attention", "attention", "projected_attention"):
         monkeypatch.setattr(f"gnn_backend.ops.{user}.engine_for", lambda *_: engine)
+
+
+@pytest.fixture
+def twin_aggregation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run aggregation on its plain torch twin, for the same end."""
+    engine = importlib.import_module("tests.ops.twin_aggregation")
+
+    def find(device: torch.device, dtype: torch.dtype) -> ModuleType:
+        if dtype not in (torch.float32, torch.float64, torch.bfloat16, torch.float16):
+            raise Unsupported("dtype-unsupported", str(dtype))
+        if device.type != "cpu":
+            raise Unsupported("device", str(device))
+        return engine
+
+    monkeypatch.setattr("gnn_backend.ops.reduced_messages.aggregation_engine", find)
+    monkeypatch.setattr("gnn_backend.runtime.launch.aggregation_engine", find)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from gnn_backend.adapters.pyg.cache import cached_bytes, clear_cache
 
 if TYPE_CHECKING:
+    from gnn_backend.adapters.pyg.base import MessagePassing
     from gnn_backend.adapters.pyg.modules import (
         AGNNConv,
         GATConv,
@@ -23,6 +24,7 @@ __all__ = [
     "AGNNConv",
     "GATConv",
     "GATv2Conv",
+    "MessagePassing",
     "SuperGATConv",
     "TransformerConv",
     "cached_bytes",
@@ -31,6 +33,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name == "MessagePassing":
+        from gnn_backend.adapters.pyg import base
+
+        return base.MessagePassing
     if name in __all__:
         from gnn_backend.adapters.pyg import modules
 

@@ -59,15 +59,19 @@ def settings_reason(conv: Any) -> str | None:
     return "head-dim" if conv.out_channels > MAX_HEAD_DIM else None
 
 
-def feature_reason(features: Any, device: torch.device, dtype: torch.dtype) -> str | None:
+def feature_reason(
+    features: Any, device: torch.device, dtype: torch.dtype, *, engine: Any = None
+) -> str | None:
     """Reason code why node features have no fused path beside parameters on ``device``.
 
     Parameters
     ----------
     features : Tensor or sequence of Tensor
-        [rows, F] each; of a pair, the second may be None where the caller allows it.
+        [rows, F] each.
     device, dtype
         Of the parameters.
+    engine : callable, optional
+        Finds the engine for a device and a dtype; by default that of attention.
     """
     parts = features if isinstance(features, (tuple, list)) else (features,)
     if len(parts) > 2:
@@ -82,10 +86,36 @@ def feature_reason(features: Any, device: torch.device, dtype: torch.dtype) -> s
     if parts[0].dtype != dtype:
         dtype = torch.promote_types(parts[0].dtype, dtype)
     try:
-        engine_for(device, dtype)
+        (engine or engine_for)(device, dtype)
     except Unsupported as error:
         return error.reason
     return None
+
+
+def given_features(x: Any) -> Any:
+    """Features that are there: of a pair, the destinations' may be None."""
+    return x[:1] if isinstance(x, (tuple, list)) and len(x) == 2 and x[1] is None else x
+
+
+def sizes_of(x: Any, size: Any) -> tuple[int, int] | None:
+    """Sources and destinations, or None where only the edges would tell.
+
+    Raises
+    ------
+    InvalidArgument
+        ``size`` is not that of the features.
+    """
+    if isinstance(x, Tensor):
+        found = (x.shape[0], x.shape[0])
+    elif x[1] is not None:
+        found = (x[0].shape[0], x[1].shape[0])
+    elif size is None:
+        return None
+    else:
+        found = (x[0].shape[0], size[1])
+    if size is not None and tuple(size) != found:
+        raise invalid("size", "not that of the features", size, found)
+    return found
 
 
 def edge_reason(

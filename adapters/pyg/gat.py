@@ -13,17 +13,18 @@ from gnn_backend.adapters.pyg.attention import (
     edge_reason,
     edge_wise_reason,
     feature_reason,
+    given_features,
     heads_of,
     message_dtype,
     own,
     plain_weight,
     rewritten,
     settings_reason,
+    sizes_of,
 )
 from gnn_backend.adapters.pyg.cache import graph_of
 from gnn_backend.adapters.pyg.edges import Variant, is_edge_list, num_edges
 from gnn_backend.adapters.pyg.message_passing import changed_reason, origins
-from gnn_backend.errors import invalid
 from gnn_backend.layers.edge_projection import edge_logits
 from gnn_backend.layers.gat import gat
 
@@ -47,12 +48,12 @@ def eligible(
     """
     att = own(conv, "att_src")
     device = att.device
-    reason = static_reason(conv) or feature_reason(_given(x), device, att.dtype)
+    reason = static_reason(conv) or feature_reason(given_features(x), device, att.dtype)
     if reason is not None:
         return reason
     if torch.compiler.is_compiling():
         return "compiled"
-    sizes = _sizes(x, size)
+    sizes = sizes_of(x, size)
     if sizes is None:
         return "input-form"
     square = sizes[0] == sizes[1]
@@ -77,26 +78,6 @@ def static_reason(conv: Any) -> str | None:
         if att is not None and att.shape != shape:
             return "parametrized"
     return settings_reason(conv) or changed_reason(conv, _METHODS)
-
-
-def _given(x: Any) -> Any:
-    """Features that are there: of a pair, the destinations' may be None."""
-    return x[:1] if isinstance(x, (tuple, list)) and len(x) == 2 and x[1] is None else x
-
-
-def _sizes(x: Any, size: Any) -> tuple[int, int] | None:
-    """Sources and destinations, or None where only the edges would tell."""
-    if isinstance(x, Tensor):
-        found = (x.shape[0], x.shape[0])
-    elif x[1] is not None:
-        found = (x[0].shape[0], x[1].shape[0])
-    elif size is None:
-        return None
-    else:
-        found = (x[0].shape[0], size[1])
-    if size is not None and tuple(size) != found:
-        raise invalid("size", "not that of the features", size, found)
-    return found
 
 
 def edgewise_bytes(
@@ -148,7 +129,7 @@ def fast(
     Unsupported
         The operator has no kernel for these operands.
     """
-    sizes = _sizes(x, size)
+    sizes = sizes_of(x, size)
     assert sizes is not None
     fills = conv.add_self_loops and not is_edge_list(edge_index)
     fill_value = conv.fill_value if fills else None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import operator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,7 +43,22 @@ def origins(module: str, cls: str, *own: str) -> Origins:
     return Origins(tuple(methods), _GENERATED if updates else ("propagate",))
 
 
-def changed_reason(conv: Any, methods: Origins, *, node_dim: int = 0) -> str | None:
+def sums_reason(aggregation: Any) -> str | None:
+    """Reason code if a layer's aggregation is anything but a sum."""
+    if aggregation is None or not _sums(type(aggregation)):
+        return "aggr-changed"
+    if aggregation._forward_pre_hooks or aggregation._forward_hooks:
+        return "hooks"
+    return None
+
+
+def changed_reason(
+    conv: Any,
+    methods: Origins,
+    *,
+    node_dim: int = 0,
+    aggregation: Callable[[Any], str | None] = sums_reason,
+) -> str | None:
     """Reason code if the layer passes messages otherwise than its stock class, or None.
 
     Parameters
@@ -52,21 +68,20 @@ def changed_reason(conv: Any, methods: Origins, *, node_dim: int = 0) -> str | N
         From :func:`origins`.
     node_dim : int
         Of the stock class.
+    aggregation : callable
+        Judges the aggregation module.
     """
     if conv.explain:
         return "explain-on"
     if conv.decomposed_layers > 1:
         return "decomposed"
-    aggregation = conv.aggr_module
-    if _hooked(conv) or aggregation._forward_pre_hooks or aggregation._forward_hooks:
+    if _hooked(conv):
         return "hooks"
     if _overridden(conv, methods):
         return "overridden-message"
     if conv.node_dim != node_dim:
         return "node-dim"
-    if not _sums(type(aggregation)):
-        return "aggr-changed"
-    return _transformed()
+    return aggregation(conv.aggr_module) or _transformed()
 
 
 def _hooked(conv: Any) -> bool:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from gnn_backend.adapters.pyg.dgnn import without_dgnn
+from gnn_backend.adapters.pyg.operator import Operator
 from gnn_backend.dispatch import layer_patch
 from gnn_backend.patching import Patch
 
@@ -22,6 +25,13 @@ def _layer(module: str, layer: str, adapter: str) -> Patch:
     )
 
 
+def _operator(module: str, attribute: str, name: str, ready: str, fast: str) -> Patch:
+    """The patch of a function, or of an aggregation's ``forward``."""
+    functions = f"{_ADAPTERS}.utilities"
+    operator = Operator(f"pyg.{name}", functions, ready, fast)
+    return Patch("pyg", f"torch_geometric.{module}", attribute, name, operator)
+
+
 PATCHES = [
     _layer("gatv2_conv", "GATv2Conv", "conv"),
     _layer("gat_conv", "GATConv", "gat"),
@@ -29,11 +39,51 @@ PATCHES = [
     _layer("agnn_conv", "AGNNConv", "agnn"),
     _layer("supergat_conv", "SuperGATConv", "supergat"),
     _layer("fused_gat_conv", "FusedGATConv", "fused_gat"),
+    _layer("gcn_conv", "GCNConv", "gcn"),
+    _layer("sage_conv", "SAGEConv", "sage"),
+    _layer("graph_conv", "GraphConv", "graph_conv"),
+    _layer("gin_conv", "GINConv", "gin"),
+    _layer("gin_conv", "GINEConv", "gine"),
+    _layer("cheb_conv", "ChebConv", "cheb"),
+    _layer("tag_conv", "TAGConv", "tag"),
+    _layer("sg_conv", "SGConv", "sg"),
+    _layer("appnp", "APPNP", "appnp"),
+    _layer("arma_conv", "ARMAConv", "arma"),
+    _layer("cluster_gcn_conv", "ClusterGCNConv", "cluster_gcn"),
+    _layer("le_conv", "LEConv", "le"),
+    _layer("pna_conv", "PNAConv", "pna"),
+    _layer("gated_graph_conv", "GatedGraphConv", "gated_graph"),
     Patch(
         "pyg",
         "torch_geometric.nn.conv.fused_gat_conv",
         "FusedGATConv.__init__",
         "FusedGATConv",
         without_dgnn,
+    ),
+    dataclasses.replace(
+        layer_patch(
+            "pyg",
+            "torch_geometric.nn.conv.message_passing",
+            "MessagePassing",
+            eligible=f"{_ADAPTERS}.propagation:eligible",
+            fast=f"{_ADAPTERS}.propagation:fast",
+            saves=f"{_ADAPTERS}.propagation:edgewise_bytes",
+            static=f"{_ADAPTERS}.propagation:static_reason",
+            method="propagate",
+        ),
+        generated=("propagate", "_jinja_propagate"),
+    ),
+    _operator("utils._scatter", "scatter", "scatter", "scatter_ready", "scatter"),
+    _operator("utils._softmax", "softmax", "softmax", "softmax_ready", "softmax"),
+    _operator("utils._segment", "segment", "segment", "segment_ready", "segment"),
+    *(
+        _operator(f"nn.aggr.{module}", f"{name}.forward", name, "module_ready", "aggregation")
+        for module, name in (
+            ("basic", "VarAggregation"),
+            ("basic", "StdAggregation"),
+            ("basic", "SoftmaxAggregation"),
+            ("basic", "PowerMeanAggregation"),
+            ("multi", "MultiAggregation"),
+        )
     ),
 ]

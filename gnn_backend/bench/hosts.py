@@ -1,7 +1,7 @@
 """The hosts' own layers: which there are, how to build one and how to call it on a graph.
 
-PyG's convolutions are built from the names of their constructor's parameters, so one that this
-package learns to accelerate needs no entry here; for DGL's layers there is a table,
+PyG's convolutions are built from the names of their constructor's parameters, so most of those that
+this package learns to accelerate need no entry here; for DGL's layers there is a table,
 :mod:`gnn_backend.bench.dgl_layers`.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,9 +23,28 @@ HOSTS = ("dgl", "pyg")
 _MODULES = {"dgl": "dgl.nn.pytorch", "pyg": "torch_geometric.nn.conv"}
 _PACKAGES = {"dgl": "dgl", "pyg": "torch_geometric"}
 
+#: Layers of PyG that must be given features of the edges, as wide as those of the nodes.
+PYG_EDGE_FEATURES = ("GINEConv",)
+
 _IN_NAMES = ("in_channels", "in_feats", "in_size", "in_dim")
 _OUT_NAMES = ("out_channels", "out_feats", "out_size", "out_dim", "head_size")
 _HEAD_NAMES = ("heads", "num_heads")
+
+
+def _perceptron(shape: Shape) -> torch.nn.Module:
+    return torch.nn.Sequential(torch.nn.Linear(shape.in_dim, shape.dim))
+
+
+#: Constructor arguments of PyG's layers that are no sizes and have no default, by name.
+_REQUIRED: dict[str, Callable[[Shape], Any]] = {
+    "K": lambda shape: 3,
+    "alpha": lambda shape: 0.1,
+    "num_layers": lambda shape: 2,
+    "nn": _perceptron,
+    "aggregators": lambda shape: ["mean", "max", "min", "std"],
+    "scalers": lambda shape: ["identity", "amplification", "attenuation"],
+    "deg": lambda shape: torch.ones(16, dtype=torch.long),
+}
 
 
 @dataclass(frozen=True)
@@ -110,7 +129,13 @@ def build(cls: type[torch.nn.Module], shape: Shape, **fixed: Any) -> torch.nn.Mo
     """
     parameters = dict(inspect.signature(cls.__init__).parameters)
     parameters.pop("self", None)
-    wanted = {**_sizes(parameters, shape), **{k: v for k, v in fixed.items() if k in parameters}}
+    required = {
+        name: make(shape)
+        for name, make in _REQUIRED.items()
+        if name in parameters and parameters[name].default is inspect.Parameter.empty
+    }
+    given = {k: v for k, v in fixed.items() if k in parameters}
+    wanted = {**_sizes(parameters, shape), **required, **given}
     missing = [
         name
         for name, p in parameters.items()
@@ -147,6 +172,17 @@ def features(graph: GraphData, shape: Shape, device: str, dtype: torch.dtype) ->
     return x.to(device=device, dtype=dtype).requires_grad_()
 
 
+def edge_features(
+    layer: str, graph: GraphData, shape: Shape, device: str, dtype: torch.dtype
+) -> dict[str, torch.Tensor]:
+    """Features of the edges by keyword, for a layer of PyG that cannot do without; else none."""
+    if layer not in PYG_EDGE_FEATURES:
+        return {}
+    generator = torch.Generator().manual_seed(2)
+    values = torch.randn(graph.edge_index.shape[1], shape.in_dim, generator=generator)
+    return {"edge_attr": values.to(device=device, dtype=dtype).requires_grad_()}
+
+
 def is_resident(host: str, device: str) -> bool:
     """Whether the host's graphs on ``device`` are this package's doing, where stock cannot run."""
     if host != "dgl":
@@ -175,4 +211,6 @@ def _sizes(parameters: Mapping[str, inspect.Parameter], shape: Shape) -> dict[st
         **dict.fromkeys(_OUT_NAMES, shape.dim),
         **dict.fromkeys(_HEAD_NAMES, shape.heads),
     }
+    if not parameters.keys() & set(_IN_NAMES):  # whose input may be no wider than its output
+        values |= dict.fromkeys(_OUT_NAMES, max(shape.in_dim, shape.dim))
     return {name: value for name, value in values.items() if name in parameters}

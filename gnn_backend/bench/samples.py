@@ -71,7 +71,8 @@ def sample(request: Request) -> Sample:
     cls = hosts.layer_class(request.host, request.layer)
     module = hosts.build_on(cls, shape, device, dtype, **request.options)
     x = hosts.features(data, shape, device, dtype)
-    return Sample(module, (x, data.edge_index.to(device)))
+    given = hosts.edge_features(request.layer, data, shape, device, dtype)
+    return Sample(module, (x, data.edge_index.to(device)), given)
 
 
 def _dgl_sample(request: Request) -> Sample:

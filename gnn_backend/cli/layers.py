@@ -93,7 +93,7 @@ def _names(host: str) -> dict[str, list[str]]:
     classes = hosts.layer_classes(host)
     patches = [patch for patch in registry.known() if patch.host == host]
     if host != "dgl":
-        patched = {patch.layer for patch in patches}
+        patched = {patch.layer for patch in patches if not patch.generated}
         return {name: [] if name in patched else ["no-kernel"] for name in classes}
     from gnn_backend.bench import dgl_layers
 
@@ -176,7 +176,7 @@ def _fallbacks(host: str, name: str, device: str) -> list[str]:
     codes: dict[str, None] = {}
     for options, call_options in tries:
         ours, _ = samples.samples(_request(host, name, device, **options))
-        explained = gnn_backend.explain(ours.layer, *ours.args, **ours.kwargs, **call_options)
+        explained = gnn_backend.explain(ours.layer, *ours.args, **{**ours.kwargs, **call_options})
         codes |= dict.fromkeys(r.reason for r in explained.layers if r.reason is not None)
     return list(codes)
 

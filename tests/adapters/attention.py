@@ -36,12 +36,14 @@ def check_equals_stock(
     *args: Any,
     seed: int = 3,
     reference: Reference | None = None,
+    constant: tuple[str, ...] = (),
     **kwargs: Any,
 ) -> list[Any]:
     """Run a layer fused and stock, compare everything, return the masks that were drawn.
 
     The fused call must run on kernels, and none may fall back. Stock is a copy of the layer on
     the same inputs, or the ``reference``, which may be on the CPU: both then draw there.
+    Arguments that ``constant`` names want no gradient.
     """
     stock = (copy.deepcopy(module), args, kwargs)
     if reference is not None:
@@ -53,19 +55,19 @@ def check_equals_stock(
         draws.on_the_cpu() if reference is not None else contextlib.nullcontext(),
         recording() as masks,
     ):
-        ours = _run(module, args, kwargs, seed)
+        ours = _run(module, args, kwargs, seed, constant=constant)
         number = torch.rand(1)
     assert profile.accelerated == 1 and dict(profile.reasons) == {}
     assert sum(profile.launches.values()) >= 1, "no kernel was launched"
     replaying = Replaying(masks)
     with replaying:
-        theirs = _run(*stock, seed)
+        theirs = _run(*stock, seed, constant=constant)
     if not masks:
         assert torch.equal(number, torch.rand(1)), "the random state is not as stock leaves it"
     assert not replaying.masks, "stock drops nothing where the fused code did"
     _check_forms(ours.outputs, theirs.outputs)
     _check_forms(ours.gradients, theirs.gradients)
-    _check_values(ours, theirs, lambda: _exact((wide, *stock[1:]), masks, seed))
+    _check_values(ours, theirs, lambda: _exact((wide, *stock[1:]), masks, seed, constant))
     return masks
 
 
@@ -75,17 +77,23 @@ def _run(
     kwargs: dict[str, Any],
     seed: int,
     dtype: torch.dtype | None = None,
+    constant: tuple[str, ...] = (),
 ) -> verify.Run:
     args = tuple(leaves(a, dtype) for a in args)
-    kwargs = {k: leaves(v, dtype) for k, v in kwargs.items()}
+    kwargs = {
+        k: leaves(v, dtype).detach() if k in constant else leaves(v, dtype)
+        for k, v in kwargs.items()
+    }
     torch.manual_seed(seed)
     return verify.run(module, module, args, kwargs, [f"input{k}" for k in range(len(args))])
 
 
-def _exact(stock: tuple[Any, Any, Any], masks: list[Any], seed: int) -> verify.Run:
+def _exact(
+    stock: tuple[Any, Any, Any], masks: list[Any], seed: int, constant: tuple[str, ...]
+) -> verify.Run:
     """Stock in float64 with the same dropout: torch draws the same in every dtype."""
     with Replaying(masks):
-        return _run(*stock, seed, torch.float64)
+        return _run(*stock, seed, torch.float64, constant)
 
 
 def _check_forms(got: dict[str, Any], want: dict[str, Any]) -> None:

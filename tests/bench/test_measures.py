@@ -38,8 +38,8 @@ def test_unknown_hosts_and_layers_are_refused() -> None:
     pytest.importorskip("torch_geometric")
     with pytest.raises(InvalidArgument, match="no such layer"):
         hosts.layer_class("pyg", "GATv9Conv")
-    with pytest.raises(InvalidArgument, match="nn"):
-        hosts.build(hosts.layer_class("pyg", "GINConv"), Shape())
+    with pytest.raises(InvalidArgument, match="num_relations"):
+        hosts.build(hosts.layer_class("pyg", "RGCNConv"), Shape())
 
 
 def test_a_host_that_does_not_import_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -111,7 +111,7 @@ def test_a_layer_without_kernels_compares_stock_with_stock(
     invoke_json: Callable[..., Any], graph_file: Path
 ) -> None:
     pytest.importorskip("torch_geometric")
-    arguments = ("compare", "--layer", "LEConv", "--graph", graph_file, "--device", "emulator")
+    arguments = ("compare", "--layer", "FeaStConv", "--graph", graph_file, "--device", "emulator")
     found = invoke_json(*arguments, *SMALL)
     assert (found["accelerated"], found["reason"], found["launches"]) == (False, "no-kernel", 0)
     assert found["equal"] is True
@@ -142,7 +142,7 @@ def test_an_error_of_the_size_of_rounding_is_none() -> None:
         ("--device", "tpu", "expected one of cpu, cuda, emulator"),
         ("--dtype", "int8", "expected one of float32"),
         ("--device", "cuda", "no CUDA device"),
-        ("--layer", "ChebConv", "cannot be made from sizes alone; got arguments K"),
+        ("--layer", "RGCNConv", "cannot be made from sizes alone; got arguments num_relations"),
         ("--layer", "PointNetConv", "PointNetConv cannot be run on this graph"),
         ("--layer", "MessagePassing", "MessagePassing"),
         ("--dim", "1000000000000", "cannot build GATv2Conv"),
@@ -165,6 +165,11 @@ def test_bad_usage(
     assert message in printed.err and printed.out == ""
 
 
+AGGREGATING = ("GCNConv", "SAGEConv", "GraphConv", "GINConv", "GINEConv", "ChebConv", "TAGConv",
+               "SGConv", "APPNP", "ARMAConv", "ClusterGCNConv", "LEConv", "PNAConv",
+               "GatedGraphConv")  # fmt: skip
+
+
 @pytest.mark.slow
 def test_layers(invoke_json: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     found = hosts.layer_classes
@@ -182,13 +187,16 @@ def test_layers(invoke_json: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
             assert by_symbol[f"{host}.GATv2Conv"]["status"] == "fused", package
             assert by_symbol[f"{host}.GATv2Conv"]["reasons"] == []
             assert by_symbol[f"{host}.SAGEConv"] == {
-                "host": host, "symbol": f"{host}.SAGEConv", "status": "stock",
-                "reasons": ["cpu-operators" if host == "dgl" else "no-kernel"],
+                "host": host, "symbol": f"{host}.SAGEConv",
+                "status": "stock" if host == "dgl" else "fused",
+                "reasons": ["cpu-operators"] if host == "dgl" else [],
             }  # fmt: skip
             assert len([row for row in rows if row["host"] == host]) >= 9
     assert by_symbol["gnn_backend.nn.GraphTransformerConv"]["status"] == "fused"
     if "pyg.GATv2Conv" in by_symbol:
         assert by_symbol["pyg.FusedGATConv"]["status"] == "fused"
+        fused = {row["symbol"] for row in rows if row["status"] == "fused"}
+        assert {f"pyg.{name}" for name in AGGREGATING} <= fused
     if "dgl.GATv2Conv" in by_symbol:
         assert by_symbol["dgl.attention_pattern"]["status"] == "fused"
         assert by_symbol["dgl.HeteroLinear"]["reasons"] == ["no-operators"]

@@ -1,0 +1,133 @@
+"""PyG's ``ChebConv``: which calls run fused, and the fused forward."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gnn_backend.adapters.pyg.aggregating import (
+    call_reason,
+    is_reversed,
+    layer_reason,
+    messages_bytes,
+    propagated,
+)
+from gnn_backend.adapters.pyg.cache import graph_of
+from gnn_backend.adapters.pyg.edges import Variant
+from gnn_backend.adapters.pyg.message_passing import origins
+from gnn_backend.layers.normalization import Weighted, streamed
+
+_METHODS = origins("torch_geometric.nn.conv.cheb_conv", "ChebConv", "message")
+
+
+def eligible(
+    conv: Any,
+    x: Any,
+    edge_index: Any,
+    edge_weight: Any = None,
+    batch: Any = None,
+    lambda_max: Any = None,
+) -> str | None:
+    """Reason code why this call of ``ChebConv.forward`` has no fused path, or None.
+
+    Raises
+    ------
+    InvalidArgument
+        The arguments are something that the stock layer rejects with its own error.
+    """
+    return static_reason(conv) or call_reason(
+        conv, x, edge_index, edge_weight, self_loops=True, pairs=False
+    )
+
+
+def static_reason(conv: Any) -> str | None:
+    """The part of :func:`eligible` that the layer alone decides."""
+    reason = layer_reason(conv, _METHODS)
+    if reason is not None:
+        return reason
+    norm = type(conv).__norm__
+    if norm.__qualname__ != "ChebConv.__norm__" or "__norm__" in vars(conv):
+        return "overridden-message"
+    return "no-operators" if len(conv.lins) < 2 else None
+
+
+def edgewise_bytes(
+    conv: Any,
+    x: Any,
+    edge_index: Any,
+    edge_weight: Any = None,
+    batch: Any = None,
+    lambda_max: Any = None,
+) -> int:
+    """Bytes of [E, F] tensors that the stock forward holds at its peak."""
+    return messages_bytes(x, edge_index, weighted=True)
+
+
+def fast(
+    conv: Any,
+    x: Tensor,
+    edge_index: Any,
+    edge_weight: Tensor | None = None,
+    batch: Tensor | None = None,
+    lambda_max: Tensor | float | None = None,
+) -> Tensor:
+    """Fused ``ChebConv.forward`` for a call that :func:`eligible` accepts.
+
+    Parameters
+    ----------
+    conv : torch_geometric.nn.ChebConv
+    x : Tensor [N, F]
+    edge_index : Tensor [2, E] or EdgeIndex
+    edge_weight : Tensor [E], optional
+    batch : Tensor [N], optional
+    lambda_max : float or Tensor, optional
+
+    Returns
+    -------
+    Tensor [N, D]
+
+    Raises
+    ------
+    InvalidArgument
+        The edges do not fit the features; the stock layer has its own error for it.
+    """
+    weighted = _laplacian(conv, x, edge_index, edge_weight, batch, lambda_max)
+    before, last = x, x
+    out: Tensor = conv.lins[0](x)
+    if len(conv.lins) > 1:
+        last = propagated(conv, weighted, x)
+        out = out + conv.lins[1](last)
+    for lin in conv.lins[2:]:
+        before, last = last, 2.0 * propagated(conv, weighted, last) - before
+        out = out + lin.forward(last)
+    return out if conv.bias is None else out + conv.bias
+
+
+def _laplacian(
+    conv: Any, x: Tensor, edge_index: Any, edge_weight: Any, batch: Any, lambda_max: Any
+) -> Weighted:
+    """The scaled Laplacian, by PyG's own function; kept where the edges alone decide it.
+
+    Its edges are those that are no self-loops, in their order, and then one loop a node.
+    """
+    nodes = x.shape[-2]
+    graph = graph_of(edge_index, Variant(nodes, nodes, True, is_reversed(conv)))
+
+    def weights() -> Tensor:
+        found: Tensor = conv.__norm__(
+            edge_index, nodes, edge_weight, conv.normalization, lambda_max, dtype=x.dtype,
+            batch=batch,
+        )[1]  # fmt: skip
+        return found
+
+    if edge_weight is not None or batch is not None or isinstance(lambda_max, Tensor):
+        return Weighted(graph, weights())
+    key = ("laplacian", conv.normalization, lambda_max, x.dtype)
+    found = graph.plans.get(key)
+    if found is None:
+        with torch.inference_mode(False), torch.no_grad():
+            found = streamed(graph, weights())
+        graph.plans[key] = found
+    return found  # type: ignore[no-any-return]

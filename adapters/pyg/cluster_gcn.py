@@ -1,0 +1,95 @@
+"""PyG's ``ClusterGCNConv``: which calls run fused, and the fused forward."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gnn_backend.adapters.pyg.aggregating import (
+    call_reason,
+    is_reversed,
+    layer_reason,
+    messages_bytes,
+    propagated_linear,
+)
+from gnn_backend.adapters.pyg.attention import rewritten
+from gnn_backend.adapters.pyg.cache import graph_of
+from gnn_backend.adapters.pyg.edges import Variant
+from gnn_backend.adapters.pyg.message_passing import origins
+from gnn_backend.layers.normalization import Weighted, streamed
+
+_METHODS = origins(
+    "torch_geometric.nn.conv.cluster_gcn_conv", "ClusterGCNConv", "message", "message_and_aggregate"
+)
+
+
+def eligible(conv: Any, x: Any, edge_index: Any) -> str | None:
+    """Reason code why this call of ``ClusterGCNConv.forward`` has no fused path, or None.
+
+    Raises
+    ------
+    InvalidArgument
+        The arguments are something that the stock layer rejects with its own error.
+    """
+    return static_reason(conv) or _call_reason(conv, x, edge_index)
+
+
+def static_reason(conv: Any) -> str | None:
+    """The part of :func:`eligible` that the layer alone decides."""
+    return layer_reason(conv, _METHODS)
+
+
+def edgewise_bytes(conv: Any, x: Any, edge_index: Any) -> int:
+    """Bytes of [E, F] tensors that the stock forward holds at its peak."""
+    return messages_bytes(x, edge_index, weighted=True)
+
+
+def fast(conv: Any, x: Tensor, edge_index: Any) -> Tensor:
+    """Fused ``ClusterGCNConv.forward`` for a call that :func:`eligible` accepts.
+
+    Parameters
+    ----------
+    conv : torch_geometric.nn.ClusterGCNConv
+    x : Tensor [N, F]
+    edge_index : Tensor [2, E] or EdgeIndex
+
+    Returns
+    -------
+    Tensor [N, D]
+
+    Raises
+    ------
+    InvalidArgument
+        The edges do not fit the features; the stock layer has its own error for it.
+    """
+    weighted = _weighted(conv, x, edge_index)
+    out = propagated_linear(conv, weighted, x, conv.lin_out, behind=True)
+    return out + conv.lin_root(x)
+
+
+def _call_reason(conv: Any, x: Any, edge_index: Any) -> str | None:
+    return call_reason(conv, x, edge_index, self_loops=bool(conv.add_self_loops), pairs=False)
+
+
+def _weighted(conv: Any, x: Tensor, edge_index: Any) -> Weighted:
+    """Inverse degrees, those of self-loops enlarged; they depend on the edges alone."""
+    nodes = x.shape[0]
+    variant = Variant(nodes, nodes, bool(conv.add_self_loops), is_reversed(conv))
+    graph = graph_of(edge_index, variant)
+    key = ("cluster gcn", float(conv.diag_lambda))
+    found = graph.plans.get(key)
+    if found is None:
+        with torch.inference_mode(False), torch.no_grad():
+            edges, _ = rewritten(edge_index, None, variant, None)
+            row, col = edges[0].long(), edges[1].long()  # whatever the flow, as in PyG
+            degree = torch.zeros(nodes, device=x.device).index_add_(
+                0, col, torch.ones(col.numel(), device=x.device)
+            )
+            inverse = 1.0 / degree.clamp_(1.0)
+            weight = inverse[col]
+            weight[row == col] += conv.diag_lambda * inverse  # one loop a node, or stock's error
+            found = streamed(graph, weight)
+        graph.plans[key] = found
+    return found  # type: ignore[no-any-return]

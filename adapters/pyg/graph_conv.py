@@ -1,0 +1,78 @@
+"""PyG's ``GraphConv``: which calls run fused, and the fused forward."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from gnn_backend.adapters.pyg.aggregating import (
+    call_reason,
+    layer_reason,
+    messages_bytes,
+    plain_graph,
+    propagated_linear,
+)
+from gnn_backend.adapters.pyg.message_passing import origins
+from gnn_backend.layers.normalization import Weighted
+
+_METHODS = origins(
+    "torch_geometric.nn.conv.graph_conv", "GraphConv", "message", "message_and_aggregate"
+)
+
+
+def eligible(
+    conv: Any, x: Any, edge_index: Any, edge_weight: Any = None, size: Any = None
+) -> str | None:
+    """Reason code why this call of ``GraphConv.forward`` has no fused path, or None.
+
+    Raises
+    ------
+    InvalidArgument
+        The arguments are something that the stock layer rejects with its own error.
+    """
+    return static_reason(conv) or call_reason(conv, x, edge_index, edge_weight, size=size)
+
+
+def static_reason(conv: Any) -> str | None:
+    """The part of :func:`eligible` that the layer alone decides."""
+    return layer_reason(conv, _METHODS)
+
+
+def edgewise_bytes(
+    conv: Any, x: Any, edge_index: Any, edge_weight: Any = None, size: Any = None
+) -> int:
+    """Bytes of [E, F] tensors that the stock forward holds at its peak."""
+    return messages_bytes(x, edge_index, weighted=edge_weight is not None)
+
+
+def fast(
+    conv: Any,
+    x: Tensor | tuple[Tensor, Tensor | None],
+    edge_index: Any,
+    edge_weight: Tensor | None = None,
+    size: tuple[int, int] | None = None,
+) -> Tensor:
+    """Fused ``GraphConv.forward`` for a call that :func:`eligible` accepts.
+
+    Parameters
+    ----------
+    conv : torch_geometric.nn.GraphConv
+    x : Tensor [N, F] or pair of Tensor [num_src, F_src], [num_dst, F_dst] or None
+    edge_index : Tensor [2, E] or EdgeIndex
+    edge_weight : Tensor [E], optional
+    size : (num_src, num_dst), optional
+
+    Returns
+    -------
+    Tensor [N, D]
+
+    Raises
+    ------
+    InvalidArgument
+        The edges do not fit the features; the stock layer has its own error for it.
+    """
+    weighted = Weighted(plain_graph(conv, x, edge_index, size), edge_weight)
+    x_src, x_dst = (x, x) if isinstance(x, Tensor) else x
+    out = propagated_linear(conv, weighted, x_src, conv.lin_rel, behind=True)
+    return out if x_dst is None else out + conv.lin_root(x_dst)

@@ -11,6 +11,8 @@ REASONS: dict[str, str] = {
     "dtype-unsupported": "The tensors' dtype has no kernel; use float32, bfloat16 or float16.",
     "dtype-mixed": "Inputs and parameters have different dtypes; cast them to one dtype, or use "
     "torch.autocast.",
+    "autocast": "torch.autocast is active, in which the host casts what it aggregates; cast the "
+    "model and its inputs to 16 bits instead.",
     "head-dim": "The head dimension is outside 1..1024; split it over more heads.",
     "edge-dim": "Edge features are wider than 1024 numbers (or of no width); project them first.",
     "tensor-cores": "There is no tensor-core product for these heads; use bfloat16 or float16 (or "
@@ -32,6 +34,9 @@ REASONS: dict[str, str] = {
     "adjacency's values, or under torch.compile; pass edge_index [2, E], or do not ask for them.",
     "aggr-changed": "The layer's aggregation is not the one that its kernel computes; use the "
     "layer's default aggr.",
+    "aggregation": "The aggregation has no kernel: a module of another kind (median, lstm, ...), "
+    "with semi_grad or other clamps, or twice the same in a list; use sum, mean, max, min, mul, "
+    "var, std, softmax or powermean, or a list of different ones.",
     "flow": "flow='target_to_source' is not fused; use the default flow.",
     "decomposed": "decomposed_layers > 1 splits the features; use decomposed_layers=1.",
     "fill-value": "This fill_value for self-loop edge features is not fused.",

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import gnn_backend
+from gnn_backend.errors import Unsupported
 from gnn_backend.patching import Host, registry
 
 HOST = '''
@@ -167,6 +168,18 @@ def twin_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = importlib.import_module("tests.ops.twin_engine")
     for user in ("softmax_attention", "attention", "projected_attention"):
         monkeypatch.setattr(f"gnn_backend.ops.{user}.engine_for", lambda *_: engine)
+
+
+@pytest.fixture
+def twin_aggregation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Aggregate in plain torch, and take it for an engine, to test layers above the engines."""
+
+    def none(*_: object) -> None:
+        raise Unsupported("no-kernel", "aggregation runs in plain torch")
+
+    monkeypatch.setattr("gnn_backend.ops.reduced_messages.aggregation_engine", none)
+    adapter = importlib.import_module("gnn_backend.adapters.dgl.aggregating")
+    monkeypatch.setattr(adapter, "engine_reason", lambda *_: None)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

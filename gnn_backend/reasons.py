@@ -73,6 +73,8 @@ REASONS: dict[str, str] = {
     "no-operators": "The layer called none of its host's sparse operators, so there was nothing "
     "for kernels to do; the framework's dense operations ran on the device as they are.",
     "no-kernel": "This layer has no fused path yet; it runs the stock code.",
+    "compiled": "torch.compile does not fuse this layer (of the attention layers it fuses PyG's "
+    "GATv2Conv alone); leave the layer out with torch.compiler.disable, and it runs fused.",
     # Modes of execution
     "disabled": "Acceleration is off; call gnn_backend.enable().",
     "double-backward": "A gradient of a gradient is asked for, which the kernels do not compute; "

@@ -12,10 +12,10 @@
 // memory, and nothing is written so. Determinism: no atomics, fixed orders.
 #pragma once
 #include "edges.cuh"
+#include "exponential.cuh"
 #include "split_rows.cuh"
 
 namespace gnnb {
-
 
 struct EdgeSoftmaxArgs {
     const int4* tasks;
@@ -30,15 +30,6 @@ struct EdgeSoftmaxArgs {
     void* row_stats;                 // [rows, width, WORDS] of C
     void* slot_stats;                // [slots, width, WORDS] of C
 };
-
-__device__ __forceinline__ float exponential(float x) { return exp2_approx(x * LOG2E); }
-__device__ __forceinline__ double exponential(double x) { return exp(x); }
-
-// Where a running maximum starts: the lowest finite value, with which users mask; -inf below it
-// gives 0.
-template <typename C> __device__ __forceinline__ C lowest() {
-    return sizeof(C) == 8 ? (C)-1.7976931348623157e308 : (C)-LARGEST;
-}
 
 // Largest logit and sum of exponentials; forward.
 template <typename C_> struct alignas(2 * sizeof(C_)) SoftmaxStats {

@@ -55,6 +55,18 @@ __device__ __forceinline__ float log2_approx(float x) {
   return y;
 }
 
+// The larger and the smaller of two numbers, NaN if either is.
+__device__ __forceinline__ float max_nan(float a, float b) {
+  float y;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+  return y;
+}
+__device__ __forceinline__ float min_nan(float a, float b) {
+  float y;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+  return y;
+}
+
 // Two bfloat16 sums, rounded once. Before sm_90 a fused multiply-add by one.
 __device__ __forceinline__ unsigned int add_bf16x2(unsigned int a, unsigned int b) {
   unsigned int sum;

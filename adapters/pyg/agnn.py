@@ -31,7 +31,7 @@ def eligible(conv: Any, x: Any, edge_index: Any) -> str | None:
     if reason is not None:
         return reason
     if torch.compiler.is_compiling():
-        return "no-kernel"
+        return "compiled"
     loops = bool(conv.add_self_loops)
     return edge_reason(conv, edge_index, beta.device, self_loops=loops, square=True)
 

@@ -77,7 +77,7 @@ def eligible(conv: Any, x: Any, csr: Any, csc: Any, perm: Any) -> str | None:
     if reason is not None:
         return reason
     if torch.compiler.is_compiling():
-        return "no-kernel"
+        return "compiled"
     rowptr, col = csr
     if rowptr.device != att.device or col.device != att.device:
         return "device-mixed"

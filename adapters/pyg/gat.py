@@ -51,7 +51,7 @@ def eligible(
     if reason is not None:
         return reason
     if torch.compiler.is_compiling():
-        return "no-kernel"
+        return "compiled"
     sizes = _sizes(x, size)
     if sizes is None:
         return "input-form"

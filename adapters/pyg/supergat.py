@@ -43,7 +43,7 @@ def eligible(
     if reason is not None:
         return reason
     if torch.compiler.is_compiling():
-        return "no-kernel"
+        return "compiled"
     if not is_edge_list(edge_index):
         return "graph-type"
     loops = bool(conv.add_self_loops)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -194,6 +195,23 @@ def _variants(
             continue
         found[name] = _cost(op, graph, dtype, plain, settings, variant, added, rate)
         found[name]["csr_order"] = _cost(op, in_order, dtype, plain, settings, variant, added, rate)
+        if added:
+            found[name]["torch_gather_ms"] = _gather_ms(graph, added, settings)
+    return found
+
+
+def _gather_ms(graph: Graph, added: Inputs, settings: Settings) -> dict[str, float]:
+    """What torch takes to gather the edge tensors of a variant once, and to scatter them back."""
+    ids = graph.by_dst.edge_ids
+    order = torch.arange(graph.num_edges, device=graph.device) if ids is None else ids.long()
+    counts, found = (settings.inner, settings.repeats), {"gather": 0.0, "scatter": 0.0}
+    for table in added.values():
+        if len(table) != graph.num_edges:
+            continue
+        values, out = table.detach(), torch.empty_like(table, requires_grad=False)
+        gather = partial(torch.index_select, values, 0, order, out=out)
+        found["gather"] += timing.replay_ms(gather, *counts)
+        found["scatter"] += timing.replay_ms(partial(out.index_copy_, 0, order, values), *counts)
     return found
 
 

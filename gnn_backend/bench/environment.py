@@ -27,6 +27,9 @@ _DISTRIBUTIONS = {
 }
 
 
+OLDEST_ARCH = 80  # that the kernels are written for
+
+
 def versions() -> dict[str, str | None]:
     """Version of everything that takes part; None for what is not installed."""
     found: dict[str, str | None] = {"python": platform.python_version()}
@@ -161,6 +164,19 @@ def gpu_match() -> dict[str, Any]:
         report["target"] = target = _target(int(device["arch"][3:]))
         report["match"] = _loads(target, nvrtc, driver)
     return report
+
+
+def compile_target() -> str | None:
+    """What to try the compiler on, among the architectures that this NVRTC supports.
+
+    That of the current device as the runtime would choose it, without a device the oldest one
+    that the kernels are for; None where there is none.
+    """
+    device = device_report()
+    if device is not None:
+        return _target(int(device["arch"][3:]))
+    fitting = [arch for arch in nvrtc_archs() if arch >= OLDEST_ARCH]
+    return f"sm_{min(fitting)}" if fitting else None
 
 
 def _target(arch: int) -> str | None:

@@ -26,12 +26,17 @@ def smoke_compiles() -> dict[str, dict[str, Any]]:
         checks["emulator"] = lambda: _run_on_cpu("emulator")
     else:
         results["emulator"] = _skipped("no g++ on the PATH; only needed to test kernels on a CPU")
-    from gnn_backend.bench.environment import nvrtc_version
+    from gnn_backend.bench import environment
 
-    if nvrtc_version() is not None:
-        checks["nvrtc"] = _compile_for_gpu
-    else:
+    if environment.nvrtc_version() is None:
         results["nvrtc"] = _skipped("no CuPy with NVRTC; CUDA tensors run the stock layers")
+    elif (target := environment.compile_target()) is not None:
+        checks["nvrtc"] = lambda: _compile_for_gpu(target)
+    else:
+        known = ", ".join(f"sm_{arch}" for arch in environment.nvrtc_archs()) or "none"
+        results["nvrtc"] = _skipped(
+            f"this NVRTC knows no architecture that is of use here ({known})"
+        )
     return {name: _attempt(check) for name, check in checks.items()} | results
 
 
@@ -72,19 +77,12 @@ def _run_on_cpu(target: str) -> str:
     return f"gatv2 ran, largest relative difference {error:.1g}"
 
 
-def _compile_for_gpu() -> str:
-    import torch
-
-    from gnn_backend.bench.environment import nvrtc_archs
+def _compile_for_gpu(target: str) -> str:
     from gnn_backend.ops.functors import FUNCTORS
     from gnn_backend.runtime import selection
-    from gnn_backend.runtime.compile import compile_unit, target_for
+    from gnn_backend.runtime.compile import compile_unit
     from gnn_backend.runtime.instances import softmax_unit
 
-    if torch.cuda.is_available():
-        target = target_for(torch.cuda.get_device_capability())
-    else:
-        target = f"sm_{nvrtc_archs()[0]}"
     functor = FUNCTORS["gatv2"]
     shape = selection.shape_for("f32", 2, 64)
     unit = softmax_unit(functor.cuda_type, functor.cuda_header, "f32", shape)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
@@ -22,7 +21,7 @@ from gnn_backend.graph.block_sparse import (
     edge_places,
     sample_stats,
 )
-from gnn_backend.graph.build import expand_rows, group_cuda, index_dtype
+from gnn_backend.graph.build import group_cuda, index_dtype
 from gnn_backend.graph.checks import (
     check_ids,
     check_integer,
@@ -30,44 +29,11 @@ from gnn_backend.graph.checks import (
     node_count,
     out_of_range,
 )
+from gnn_backend.graph.csr import CSR, sorted_by_source, transposed
 from gnn_backend.graph.splits import MAX_CHUNK, Splits, count_splits, make_splits
 from gnn_backend.graph.stats import DegreeStats, degree_stats
 
 Direction = Literal["dst", "src"]
-
-
-class CSR:
-    """Compressed rows of one direction.
-
-    Attributes
-    ----------
-    indptr : int32 [rows + 1], int64 if the graph has 2^31 edges or more
-    indices : int32 [E]
-        The other endpoint: sources in ``by_dst``, destinations in ``by_src``.
-    edge_ids : integer [E] or None
-        CSR position -> the caller's edge, stable within a row; None means identity.
-    """
-
-    __slots__ = ("_edge_ids", "indices", "indptr")
-
-    def __init__(
-        self, indptr: Tensor, indices: Tensor, edge_ids: Tensor | Callable[[], Tensor] | None
-    ) -> None:
-        self.indptr = indptr
-        self.indices = indices
-        self._edge_ids = edge_ids
-
-    @property
-    def edge_ids(self) -> Tensor | None:
-        if callable(self._edge_ids):
-            self._edge_ids = self._edge_ids()
-        return self._edge_ids
-
-    def nbytes(self) -> int:
-        held = [self.indptr, self.indices]
-        if isinstance(self._edge_ids, Tensor):
-            held.append(self._edge_ids)
-        return sum(t.numel() * t.element_size() for t in held)
 
 
 class Graph:
@@ -266,7 +232,7 @@ class Graph:
             with self._lock:
                 csr = self._by_src
                 if csr is None:
-                    csr = self._by_src = self._transpose()
+                    csr = self._by_src = self._transposed()
         return csr
 
     def csr(self, direction: Direction) -> CSR:
@@ -291,40 +257,10 @@ class Graph:
                 self._reversed = found
         return found
 
-    def _transpose(self) -> CSR:
+    def _transposed(self) -> CSR:
         if self._ends is not None:
-            return self._sorted_by_source(*self._ends)
-        forward = self._by_dst
-        rows = expand_rows(forward.indptr, self.num_edges)
-        if self.device.type == "cuda":
-            indptr, indices, _ = group_cuda(forward.indices, rows, self._num_src)
-        else:
-            from gnn_backend.graph.counting_sort import group_cpu
-
-            indptr, indices, _, _ = group_cpu(forward.indices, rows, self._num_src)
-
-        num_src = self._num_src  # the closure must not hold this Graph, or it would be a cycle
-
-        def edge_ids() -> Tensor:
-            # Only edge features need it, so it is sorted again on demand, not kept.
-            keys = forward.indices
-            if keys.device.type == "cuda":
-                order = group_cuda(keys, keys, num_src)[2]
-            else:
-                from gnn_backend.graph.counting_sort import group_cpu
-
-                order = group_cpu(keys, keys, num_src)[2]
-            return order if forward.edge_ids is None else forward.edge_ids[order.long()]
-
-        return CSR(indptr, indices, edge_ids)
-
-    def _sorted_by_source(self, src: Tensor, dst: Tensor) -> CSR:
-        if self.device.type == "cuda":
-            return CSR(*group_cuda(src, dst, self._num_src))
-        from gnn_backend.graph.counting_sort import group_cpu
-
-        indptr, indices, order, _ = group_cpu(src, dst, self._num_src)
-        return CSR(indptr, indices, order)
+            return sorted_by_source(*self._ends, self._num_src)
+        return transposed(self._by_dst, self._num_src)
 
     def places_by_src(self) -> Tensor | None:
         """Where each edge of ``by_src`` stands in ``by_dst``, integer [E]; cached. None: there."""

@@ -80,10 +80,30 @@ def _column(numbers: tuple[int, ...], device: torch.device, dtype: torch.dtype) 
     return torch.cat([torch.full((1, 1), n, device=device, dtype=dtype) for n in numbers])
 
 
+def bound_splits(num_rows: int, num_edges: int, chunk: int) -> tuple[int, int, int]:
+    """Most tasks, slots and heavy rows that any rows with so many edges can have.
+
+    For splits that must not wait for the device: ``make_splits`` with these sizes and ``padded``.
+    One row is added at the end, whose tasks are there to fill up.
+    """
+    # A row of d > 0 edges has 1 + (d - 1) // chunk tasks, at most 2 (d - 1) / chunk if d > chunk.
+    num_tasks = num_rows + num_edges // chunk + 1
+    return num_tasks, 2 * num_edges // chunk, min(num_rows, num_edges // (chunk + 1))
+
+
 def make_splits(
-    indptr: Tensor, chunk: int, num_tasks: int, num_slots: int, num_heavy: int
+    indptr: Tensor,
+    chunk: int,
+    num_tasks: int,
+    num_slots: int,
+    num_heavy: int,
+    *,
+    padded: bool = False,
 ) -> Splits:
     """Build the tasks of a CSR whose sizes ``count_splits`` gave; no device-to-host copy.
+
+    With ``padded`` the sizes are those of ``bound_splits``, and the last row, which has no edges,
+    takes the tasks and heavy rows that are too many: they read nothing and write zeros to it.
 
     On CUDA the tasks are ordered longest first (the long ones start early, the tail is short,
     and tasks that share a warp are of like length); on the CPU they follow the rows, which keeps
@@ -92,12 +112,14 @@ def make_splits(
     device, degree = indptr.device, indptr.diff().long()
     pieces = (degree + chunk - 1).div(chunk, rounding_mode="floor")
     per_row = pieces.clamp(min=1)
+    if padded:
+        per_row = torch.cat([per_row[:-1], (num_tasks - per_row[:-1].sum())[None]])
     rows = torch.repeat_interleave(
         torch.arange(degree.numel(), device=device), per_row, output_size=num_tasks
     )
     piece = torch.arange(num_tasks, device=device) - (per_row.cumsum(0) - per_row)[rows]
     begin = indptr[:-1].long()[rows] + piece * chunk
-    count = (degree[rows] - piece * chunk).clamp(max=chunk)
+    count = (degree[rows] - piece * chunk).clamp(0, chunk)
     slots_per_row = torch.where(pieces > 1, pieces, 0)
     first_slot = slots_per_row.cumsum(0) - slots_per_row
     slot = torch.where(pieces[rows] > 1, first_slot[rows] + piece, -1)
@@ -105,6 +127,9 @@ def make_splits(
     tasks = torch.cat([torch.stack([rows, slot], 1).int(), packed], 1)
     if device.type == "cuda":
         tasks = tasks[torch.argsort(count, descending=True, stable=True)]
-    heavy_rows = torch.argsort(pieces > 1, descending=True, stable=True)[:num_heavy]
+    heavy = pieces > 1
+    heavy_rows = torch.argsort(heavy, descending=True, stable=True)[:num_heavy]
+    if padded:
+        heavy_rows = torch.where(heavy[heavy_rows], heavy_rows, degree.numel() - 1)
     heavy_ptr = torch.cat([first_slot[heavy_rows], slots_per_row.sum()[None]]).int()
     return Splits(chunk, tasks.contiguous(), num_slots, heavy_rows.int(), heavy_ptr)

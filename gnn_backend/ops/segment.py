@@ -52,7 +52,7 @@ def segment_reduce(op: str, x: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor 
         raise invalid("offsets", "empty", 0, "segments + 1 values")
     sparse_engine(x.device, x.dtype)  # refuses before anything waits for the device
     rows = rows_between(offsets, x.shape[0], row_bytes(x))
-    result = _reduce(rows, op, x)
+    result = reduce_rows(rows, op, x)
     shape = (rows.num_rows, *x.shape[1:])
     arg = None if result.arg_edge is None else result.arg_edge.to(offsets.dtype).view(shape)
     return result.out.view(shape), arg
@@ -112,7 +112,7 @@ def scatter_add(x: Tensor, index: Tensor, num_rows: int) -> Tensor:
     sparse_engine(x.device, x.dtype)
     indptr, _, order = group_cuda(index, index, num_rows)
     rows = _rows_by(index, indptr, order, row_bytes(x))
-    return _reduce(rows, "sum", x).out.view(num_rows, *x.shape[1:])
+    return reduce_rows(rows, "sum", x).out.view(num_rows, *x.shape[1:])
 
 
 def _rows_by(index: Tensor, indptr: Tensor, order: Tensor, row_bytes: int) -> Rows:
@@ -131,14 +131,37 @@ def _check_integers(name: str, tensor: Tensor) -> None:
         raise invalid(name, "wrong dtype or shape", got, "int32 or int64, one dimension")
 
 
-def _reduce(rows: Rows, op: str, x: Tensor) -> Result:
+def reduce_rows(rows: Rows, op: str, x: Tensor) -> Result:
+    """Reduce the entries of every row.
+
+    Parameters
+    ----------
+    rows : Rows
+    op : {"sum", "mean", "max", "min"}
+    x : Tensor [num_edges, *]
+
+    Returns
+    -------
+    Result
+        ``out`` [rows, width], and of max and min ``arg_edge`` [rows, width], -1 where nothing won;
+        rows of padding are left out.
+
+    Raises
+    ------
+    Unsupported
+        No kernel for this device or dtype.
+    """
     pattern = broadcast(None, tuple(x.shape[1:]))
     arguments = op in ("max", "min")
-    if rows.num_rows * pattern.width == 0:
-        shape = (rows.num_rows, pattern.width)
+    count = rows.num_rows - rows.padding
+    if count * pattern.width == 0:
+        shape = (count, pattern.width)
         return Result(x.new_empty(shape), None, x.new_empty(shape, dtype=rows.edge_dtype)
                       if arguments else None)  # fmt: skip
     engine = sparse_engine(x.device, x.dtype)
     lhs, rhs = as_operands(pattern, None, x)
     plan = Plan(rows, "copy_rhs", op, x.dtype, lhs, rhs, pattern.width, 1, arguments, nothing=-1)
-    return plan.run(engine, None, ready(x))
+    result = plan.run(engine, None, ready(x))
+    if not rows.padding:
+        return result
+    return Result(*(None if part is None else part[:count] for part in result))  # type: ignore[arg-type]

@@ -16,7 +16,7 @@ from gnn_backend.runtime.cpu_vector import VECTOR_BYTES
 
 if TYPE_CHECKING:
     from gnn_backend.graph import Graph
-    from gnn_backend.graph.graph import CSR
+    from gnn_backend.graph.csr import CSR
     from gnn_backend.ops.functors import Functor
     from gnn_backend.runtime.random import Dropout
 

@@ -190,7 +190,9 @@ def aggregation_engine(device: torch.device, dtype: torch.dtype) -> AggregationE
     Raises
     ------
     Unsupported
-        ``dtype-unsupported``, ``device``, ``cpu-operators``, ``no-kernel``.
+        ``dtype-unsupported``, ``device``, ``cpu-operators``.
     """
-    sparse_engine(device, dtype)  # refuses what it has no kernels for
-    raise Unsupported("no-kernel", "aggregation runs in plain torch")
+    engine = sparse_engine(device, dtype)
+    from gnn_backend.runtime.sparse.aggregation import DeviceAggregation
+
+    return DeviceAggregation(engine)

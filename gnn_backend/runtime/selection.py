@@ -198,32 +198,39 @@ def schedule_for(
 ) -> Schedule:
     """Edges in flight and register bounds: as many as fit without spilling.
 
-    What edges bring besides takes registers: numbers and terms one block in float32, rows half of
-    the edges. Features leave two edges in flight, of which there may then be more groups.
+    What edges bring besides takes registers: numbers and terms one block of a backward pass in
+    float32 (in 16 bits a few spilled registers cost less than a block), rows half of the edges.
+    Features leave two edges in flight, of which there may then be more groups.
     """
     plain = _plain_schedule(dtype, shape, functor)
     if not options.numbered:
         return plain
     packed = on_tensor_cores(dtype, shape)
     if fragment is not None:
-        if max(shape.values, fragment.values) <= (PACKED_VALUES if packed else VALUES):
-            return _schedule(*_WITH_FEATURES[packed])
-        return _schedule((1, 1), (1, 1), (1, 1))
+        if max(shape.values, fragment.values) > (PACKED_VALUES if packed else VALUES):
+            return _schedule((1, 1), (1, 1), (1, 1))
+        crowded = fragment.values > PER_ACCESS[dtype] or options.dropout or options.logit
+        return _schedule(*_WITH_FEATURES[packed, crowded])
 
-    def burdened(tuning: Pass) -> Pass:
-        if options.rows:
-            most = 1 if shape.values > VALUES else 2
-            return Pass(min(tuning.unroll, most), max(1, tuning.min_blocks - 1))
-        return Pass(tuning.unroll, tuning.min_blocks - (not packed and tuning.min_blocks > 1))
+    most = (1 if shape.values > VALUES else 2) if options.rows else plain.forward.unroll
 
-    return Schedule(*(burdened(getattr(plain, which)) for which in _PASSES))
+    def burdened(tuning: Pass, keeps: bool) -> Pass:
+        fewer = max(1, tuning.min_blocks - (options.rows or not keeps))
+        return Pass(min(tuning.unroll, most), fewer)
+
+    return Schedule(
+        *(burdened(getattr(plain, which), packed or which == "forward") for which in _PASSES)
+    )
 
 
 _PASSES = ("forward", "backward_dst", "backward_src")
-#: Of dot products with edge features, by whether they run on tensor cores.
-_WITH_FEATURES: dict[bool, tuple[tuple[int, int], ...]] = {
-    False: ((2, 5), (2, 4), (2, 5)),
-    True: ((2, 4), (2, 3), (4, 4)),
+#: Of dot products with edge features, by whether they run on tensor cores, and whether a lane has
+#: more than one access of features, or an edge something else as well.
+_WITH_FEATURES: dict[tuple[bool, bool], tuple[tuple[int, int], ...]] = {
+    (False, False): ((2, 5), (2, 4), (2, 5)),
+    (False, True): ((2, 4), (2, 3), (2, 4)),
+    (True, False): ((2, 4), (2, 3), (4, 4)),
+    (True, True): ((2, 4), (2, 3), (4, 4)),
 }
 #: Of GAT and dot products: by values a lane, and whether dot products run on tensor cores.
 _SCHEDULES: dict[str, dict[tuple[int, bool], tuple[tuple[int, int], ...]]] = {

@@ -63,6 +63,9 @@ static inline float exp2_approx(float x) {
 
 static inline float log2_approx(float x) { return log2f(x); }
 
+static inline float max_nan(float a, float b) { return a != a || b != b ? __uint_as_float(0x7fffffffu) : fmaxf(a, b); }
+static inline float min_nan(float a, float b) { return a != a || b != b ? __uint_as_float(0x7fffffffu) : fminf(a, b); }
+
 // In double, which holds the exact sum of the 16-bit values that can meet, so that it rounds once.
 static inline float rounded_once(double sum) {
   const float nearest = static_cast<float>(sum);

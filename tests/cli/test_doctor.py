@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gnn_backend.bench import environment
-from gnn_backend.cli import doctor
+from gnn_backend.cli import doctor, smoke
 from gnn_backend.config import get_config, override
 
 GPU = {"name": "Test GPU", "arch": "sm_90", "memory_bytes": 1, "count": 1}
@@ -104,6 +104,35 @@ def test_gpu_match(
     problems = doctor._gpu_problems({"gpu": gpu, "versions": {"cupy": "14.2"}})
     assert [problem in p["what"] for p in problems if problem] == [True] * bool(problem)
     assert len(problems) == bool(problem)
+
+
+@pytest.mark.parametrize(
+    ("archs", "device", "tried"),
+    [
+        ([50, 75, 80, 90], None, "sm_80"),
+        ([90, 100], None, "sm_90"),
+        ([50, 75], None, None),
+        ([], None, None),
+        ([80, 90, 100], GPU, "sm_90"),
+        ([75, 80], GPU, "compute_80"),
+        ([100], GPU, None),
+    ],
+)
+def test_nvrtc_is_tried_on_what_it_supports(
+    monkeypatch: pytest.MonkeyPatch,
+    archs: list[int],
+    device: dict[str, Any] | None,
+    tried: str | None,
+) -> None:
+    compiled: list[str] = []
+    monkeypatch.setattr(environment, "nvrtc_version", lambda: (13, 0))
+    monkeypatch.setattr(environment, "nvrtc_archs", lambda: archs)
+    monkeypatch.setattr(environment, "device_report", lambda: device)
+    monkeypatch.setattr(smoke, "_run_on_cpu", lambda target: target)
+    monkeypatch.setattr(smoke, "_compile_for_gpu", lambda target: compiled.append(target) or target)
+    found = smoke.smoke_compiles()["nvrtc"]
+    assert compiled == ([tried] if tried else [])
+    assert found["ok"] is (True if tried else None)
 
 
 def test_cache_clear_leaves_other_files(invoke_json: Callable[..., Any], tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import torch
 from hypothesis import strategies as st
 
 from gnn_backend.graph import Graph, Splits
-from gnn_backend.graph.splits import count_splits, make_splits
+from gnn_backend.graph.splits import bound_splits, count_splits, make_splits
 from tests.graph.support import edge_index, unpack
 
 
@@ -92,3 +92,29 @@ def test_counts_of_the_largest_degree(dtype: torch.dtype) -> None:
 def test_bytes() -> None:
     splits = graph_of([3, 1]).splits("dst", 2)
     assert splits.nbytes() == 4 * (3 * 4 + 1 + 2)
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 3, 8, 100])
+@pytest.mark.parametrize(
+    "degrees", [[], [0], [5], [0, 8, 1, 7, 0, 17, 9, 16, 0], [100], [3] * 40, [1, 99], [2, 2, 2]]
+)
+def test_padded_splits_are_the_exact_ones_and_tasks_of_nobody(
+    degrees: list[int], chunk: int
+) -> None:
+    indptr = torch.tensor([0, *degrees]).cumsum(0)
+    exact = make_splits(indptr, chunk, *count_splits(indptr.diff(), (chunk,))[0].tolist())
+    rows, edges = len(degrees), sum(degrees)
+    padded = make_splits(torch.cat([indptr, indptr[-1:]]), chunk,
+                         *bound_splits(rows, edges, chunk), padded=True)  # fmt: skip
+    assert padded.num_slots >= exact.num_slots
+    found = unpack(padded)
+    assert found[: exact.num_tasks] == unpack(exact)
+    for row, slot, _, count in found[exact.num_tasks :]:
+        assert (row, slot, count) == (rows, -1, 0)
+    heavy = exact.heavy_rows.numel()
+    assert torch.equal(padded.heavy_rows[:heavy], exact.heavy_rows)
+    assert torch.equal(padded.heavy_ptr[: heavy + 1], exact.heavy_ptr)
+    assert padded.heavy_rows[heavy:].eq(rows).all()
+    assert padded.heavy_ptr[heavy:].eq(exact.num_slots).all(), (
+        "no slots are merged into the padding"
+    )

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from unittest import mock
 
 import torch
 from torch import Tensor
 
+from gnn_backend.errors import Unsupported
 from gnn_backend.graph import Graph
-from gnn_backend.ops.aggregation import MESSAGES, aggregate
+from gnn_backend.ops import reduced_messages
+from gnn_backend.ops.aggregation import aggregate
 from tests.ops.operators import draw
 from tests.ops.support import edges_with_hubs
 
@@ -93,4 +97,99 @@ def near(name: str, got: Tensor, want: Tensor, limit: float) -> None:
     assert error <= limit * most, f"{name}: relative error {error / most:.2e} above {limit:.0e}"
 
 
-__all__ = ["DTYPES", "LIMIT", "MESSAGES", "Case", "case", "gradients", "near"]
+@contextmanager
+def plain_torch() -> Iterator[None]:
+    """Aggregate without an engine."""
+    nothing = Unsupported("no-kernel", "a test wants plain torch")
+    with mock.patch.object(reduced_messages, "aggregation_engine", side_effect=nothing):
+        yield
+
+
+def oracle(c: Case) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
+    """Results and gradients of the same values in float64, by plain torch."""
+    wide = {n: t.detach().double().requires_grad_() for n, t in c.leaves.items()}
+    exact = dataclasses.replace(c, **wide)
+    with plain_torch():
+        out = exact.call()
+    return tuple(o.detach() for o in out), gradients(exact, out)
+
+
+def check_case(c: Case, factor: float = 1.0) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
+    """Run the operator, compare results and gradients with the oracle, return what it gave."""
+    dtype, names = c.x.dtype, (c.reduce,) if isinstance(c.reduce, str) else c.reduce
+    got = c.call()
+    found = gradients(c, got)
+    want, expected = oracle(c)
+    limits = [factor * limit for limit in LIMIT[dtype]]
+    for name, a, b in zip(names, got, want, strict=True):
+        assert a.dtype == dtype, f"{name}: dtype {a.dtype}"
+        near(name, a.detach(), b, limits[0])
+    for name, grad in expected.items():
+        near(f"gradient of {name}", found[name], grad, limits[1])
+    return tuple(o.detach() for o in got), found
+
+
+PNA = ("mean", "max", "min", "std")
+#: Every statistic, message, access, dtype, rule and kind of layout, in few kernels.
+TABLE = [
+    # reduce, message, shape of x, shape of edge, dtype, ties, nan
+    (PNA, "copy", (128,), None, torch.float32, "even", "propagate"),
+    (PNA, "copy", (128,), None, torch.bfloat16, "first", "propagate"),
+    ("max", "copy", (64,), None, torch.float32, "even", "propagate"),
+    ("max", "copy", (2, 64), None, torch.float32, "first", "skip"),
+    ("min", "copy", (136,), None, torch.bfloat16, "even", "skip"),
+    (("max", "min"), "copy", (3,), None, torch.float16, "first", "skip"),
+    (("max", "sum"), "mul", (2, 4), (2,), torch.float32, "even", "propagate"),
+    (("min", "mean"), "mul", (5,), (), torch.float64, "first", "propagate"),
+    (("max", "var"), "add", (3, 5), (3, 1), torch.bfloat16, "even", "propagate"),
+    (("max", "min"), "add_relu", (8,), (8,), torch.float32, "even", "propagate"),
+    ("sum", "add_relu", (2, 33), (2,), torch.float32, "even", "propagate"),
+    ("mean", "add_relu", (260,), (260,), torch.float16, "even", "propagate"),
+    ("mul", "copy", (8,), None, torch.float32, "even", "propagate"),
+    (("mul", "softmax"), "mul", (7,), (7,), torch.float64, "even", "propagate"),
+    ("softmax", "copy", (2, 16), None, torch.float32, "even", "propagate"),
+    ("softmax", "add", (2, 40), (2,), torch.bfloat16, "even", "propagate"),
+    (("std", "sum", "var", "mean"), "copy", (), None, torch.float32, "even", "propagate"),
+    ("std", "mul", (4, 8), (4, 8), torch.float32, "even", "propagate"),
+    ("powermean", "copy", (8,), None, torch.float32, "even", "propagate"),
+    (("sum", "mean"), "copy", (4,), None, torch.float64, "even", "propagate"),
+]
+#: Sums and means alone.
+LINEAR = [
+    (reduce, message, shape, edge, dtype, "even", "propagate")
+    for reduce, message, shape, edge, dtype in (
+        ("sum", "copy", (128,), None, torch.float32),
+        ("mean", "copy", (2, 64), None, torch.bfloat16),
+        ("sum", "mul", (2, 64), (2,), torch.float32),
+        ("mean", "mul", (5,), (5,), torch.float64),
+        ("sum", "mul", (3, 4), (), torch.float16),
+        ("sum", "add", (2, 4), (2, 1), torch.float32),
+        ("mean", "add", (6,), (6,), torch.float32),
+    )
+]
+Row = tuple[
+    str | tuple[str, ...], str, tuple[int, ...], tuple[int, ...] | None, torch.dtype, str, str
+]
+
+
+def case_of(row: Row, device: str = "cpu") -> Case:
+    """The case of a row of the table; softmax with a temperature that wants a gradient."""
+    reduce, message, shape, edge, dtype, ties, nan = row
+    c = case(reduce, shape, edge, dtype, message, ties=ties, nan=nan, device=device)
+    if "softmax" in reduce:
+        values = torch.linspace(-0.5, 1.5, 1 if len(shape) > 1 else c.x.shape[1:].numel())
+        heat = values.to(device, torch.promote_types(dtype, torch.float32))
+        c.temperature = heat.requires_grad_()
+    if reduce == "powermean":
+        c.power = torch.tensor(2.5, dtype=torch.float32, device=device, requires_grad=True)
+    return c
+
+
+def with_specials(c: Case) -> Case:
+    """NaN and infinities among the sources' rows."""
+    with torch.no_grad():
+        rows = c.x.view(c.x.shape[0], -1)
+        rows[5, 0], rows[7, 1], rows[9, 2], rows[11, 3] = (
+            float("nan"), float("inf"), -float("inf"), float("nan"),
+        )  # fmt: skip
+    return c

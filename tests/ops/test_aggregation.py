@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 from torch import Tensor
@@ -10,10 +12,18 @@ from gnn_backend.errors import InvalidArgument
 from gnn_backend.graph import Graph
 from gnn_backend.ops import aggregate
 from gnn_backend.ops.aggregation import REDUCTIONS, spmm
-from tests.ops.aggregations import Case, case, gradients, near
+from tests.ops.aggregations import Case, case, gradients, near, plain_torch
 from tests.ops.support import edges_with_hubs
 
 EDGES, NUM_SRC, NUM_DST = edges_with_hubs()
+
+
+@pytest.fixture(autouse=True)
+def without_engine() -> Iterator[None]:
+    with plain_torch():
+        yield
+
+
 SOME = ("copy", None), ("mul", ()), ("mul", (2,)), ("add", (2, 4)), ("add_relu", (2, 1))
 
 

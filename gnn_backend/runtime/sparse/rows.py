@@ -12,7 +12,7 @@ from gnn_backend.errors import invalid
 from gnn_backend.graph import CSR, Graph, Splits
 from gnn_backend.graph.build import expand_rows, index_dtype
 from gnn_backend.graph.graph import Direction
-from gnn_backend.graph.splits import count_splits, make_splits
+from gnn_backend.graph.splits import bound_splits, count_splits, make_splits
 
 _CHUNKS = (64, 128, 256, 512, 1024)  # edges a task
 _FULL_TASKS = 4500  # tasks of full length that keep a large GPU busy, at whole rows
@@ -29,12 +29,18 @@ class Rows:
         ``indices`` may be empty where no operand is read at the other end.
     splits : Splits
     num_rows, num_edges : int
+    padding : int
+        Rows at the end that are nobody's.
+    row_of_edge : int32 [num_edges], optional
+        The row of every edge in the caller's edge order, where it is known already.
     """
 
     csr: CSR
     splits: Splits
     num_rows: int
     num_edges: int
+    padding: int = 0
+    row_of_edge: Tensor | None = None
 
     @cached_property
     def edge_ids(self) -> int:
@@ -65,6 +71,8 @@ class Rows:
     @cached_property
     def edge_rows(self) -> Tensor:
         """The row of every edge in the caller's edge order, int32 [num_edges]."""
+        if self.row_of_edge is not None:
+            return self.row_of_edge
         rows = expand_rows(self.csr.indptr, self.num_edges)
         ids = self.csr.edge_ids
         return rows if ids is None else torch.empty_like(rows).index_copy_(0, ids.long(), rows)
@@ -131,3 +139,30 @@ def rows_between(
         edge_ids = edge_ids.to(indptr.dtype).contiguous()
     csr = CSR(indptr, indptr.new_empty(0, dtype=torch.int32), edge_ids)
     return Rows(csr, make_splits(indptr, chunk, *counts), degrees.numel(), num_edges)
+
+
+def bounded_rows(
+    indptr: Tensor, num_edges: int, row_bytes: int, edge_ids: Tensor | None = None,
+    row_of_edge: Tensor | None = None,
+) -> Rows:  # fmt: skip
+    """Rows of a list as of :func:`rows_between`, without waiting for the device.
+
+    Nothing is checked. The number of tasks is the largest that rows with so many edges can have;
+    those too many belong to a row of padding.
+
+    Parameters
+    ----------
+    indptr : int32 or int64 [rows + 1], of the dtype that ``index_dtype(num_edges)`` gives
+        Ascending, within 0 to ``num_edges``.
+    num_edges, row_bytes : int
+    edge_ids : Tensor [num_edges], optional
+        Of the dtype of ``indptr``.
+    row_of_edge : int32 [num_edges], optional
+    """
+    chunk = chunk_of(num_edges, row_bytes)
+    num_rows = indptr.numel() - 1
+    indptr = torch.cat([indptr, indptr[-1:]])
+    sizes = bound_splits(num_rows, num_edges, chunk)
+    csr = CSR(indptr, indptr.new_empty(0, dtype=torch.int32), edge_ids)
+    splits = make_splits(indptr, chunk, *sizes, padded=True)
+    return Rows(csr, splits, num_rows + 1, num_edges, 1, row_of_edge)

@@ -10,12 +10,13 @@ import pytest
 import torch
 
 import gnn_backend
+from gnn_backend import reasons
 from gnn_backend.adapters.pyg import cache, clear_cache, compiled
 from gnn_backend.adapters.pyg.edges import Variant
 from tests.adapters.pyg.helpers import assert_equal, edges, gradients, normal
 
 pytest.importorskip("torch_geometric")
-from torch_geometric import EdgeIndex
+from torch_geometric import EdgeIndex, nn
 from torch_geometric.nn import GATv2Conv
 
 N, F = 12, 6
@@ -156,6 +157,20 @@ def test_what_is_not_fused_compiles_as_stock() -> None:
         got = torch.compile(conv, backend="aot_eager")(X, EDGES, weights)
     assert torch.allclose(got, want, atol=1e-5)
     assert not profile.launches
+
+
+@pytest.mark.parametrize("name", ["GATConv", "TransformerConv", "SuperGATConv", "AGNNConv"])
+def test_other_layers_compile_as_stock_for_a_reason(name: str) -> None:
+    sizes = () if name == "AGNNConv" else (F, 4)
+    conv = getattr(nn, name)(*sizes)
+    with gnn_backend.enabled(mode="strict"), pytest.raises(Exception) as raised:
+        torch.compile(conv, backend="eager")(X, EDGES)
+    assert "reason 'compiled'" in str(raised.value)
+    assert "torch.compiler.disable" in reasons.explain("compiled")
+    outside = torch.compiler.disable(conv)
+    with gnn_backend.enabled(mode="strict"), gnn_backend.profile() as profile, torch.no_grad():
+        torch.compile(lambda x: outside(x + 1, EDGES), backend="eager")(X)
+    assert profile.accelerated == 1 and profile.launches
 
 
 @pytest.mark.filterwarnings("ignore:Sparse")

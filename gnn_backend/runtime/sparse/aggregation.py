@@ -1,0 +1,226 @@
+"""Aggregation on the device engine: CUDA, and the host emulator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gnn_backend.graph import Graph
+from gnn_backend.graph.graph import Direction
+from gnn_backend.runtime.aggregation import Forward, Message
+from gnn_backend.runtime.device import DeviceEngine
+from gnn_backend.runtime.sparse import linear_aggregation as linear
+from gnn_backend.runtime.sparse.aggregation_instances import (
+    FIRST,
+    KEEP,
+    PARTS,
+    SECOND,
+    STATISTICS,
+    flags_of,
+)
+from gnn_backend.runtime.sparse.aggregation_plans import BackwardEdgePlan, BackwardPlan, ForwardPlan
+from gnn_backend.runtime.sparse.rows import Rows, rows_of
+
+_LINEAR = frozenset(("sum", "mean"))
+
+
+class DeviceAggregation:
+    """Aggregation of messages in one pass, and its backward by source.
+
+    Unlike the primitives of other engines all values, and their gradients, are in the operands'
+    dtype, so that 16-bit results are rounded once and written once; and ``reductions`` has what
+    the pass finishes by itself.
+
+    Parameters
+    ----------
+    engine : DeviceEngine
+    """
+
+    reductions = frozenset(PARTS)
+
+    def __init__(self, engine: DeviceEngine) -> None:
+        self.engine = engine
+
+    def aggregate_forward(
+        self,
+        graph: Graph,
+        message: Message,
+        wanted: tuple[str, ...],
+        *,
+        first: bool,
+        nan_wins: bool,
+        temperature: Tensor | float | None,
+        save: bool,
+    ) -> Forward:
+        """One pass over the neighbours; see ``launch.AggregationEngine``."""
+        x = message.x
+        if len(wanted) == 1 and wanted[0] in _LINEAR and message.kind in linear.OPERATORS:
+            return Forward({wanted[0]: linear.forward(self.engine, graph, message, *wanted)}, {})
+        second = save and isinstance(temperature, Tensor)
+        flags = flags_of(wanted, keep=save, first=first, nan_wins=nan_wins, second=second)
+        shape = (graph.num_dst, *x.shape[1:])
+        values = {name: x.new_empty(shape) for name in wanted}
+        wide = torch.promote_types(x.dtype, torch.float32)
+        rows = _rows(graph, "dst", message)
+        saved = {
+            name: x.new_empty(shape, dtype=rows.edge_dtype if place else wide)
+            for name, place in _saved(wanted, flags, save)
+        }
+        plan = _plan(ForwardPlan, graph, rows, message, flags)
+        plan.run(self.engine, message, _heat(temperature, x), {**values, **saved})
+        return Forward(values, saved)
+
+    def aggregate_backward(
+        self,
+        graph: Graph,
+        message: Message,
+        forward: Forward,
+        grads: dict[str, Tensor],
+        *,
+        first: bool,
+        nan_wins: bool,
+        temperature: Tensor | float | None,
+        needs_x: bool,
+        needs_edge: bool,
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """Gradients of x, the edges' values and the temperature; see ``launch``."""
+        of_temperature = None
+        if isinstance(temperature, Tensor) and "softmax" in grads:
+            spread = forward.saved["softmax_spread"]
+            of_temperature = (grads["softmax"] * spread).flatten(1).sum(0)
+            if temperature.numel() == 1:
+                of_temperature = of_temperature.sum().reshape(1)
+        needs_edge = needs_edge and message.edge is not None
+        of_x = of_edge = None
+        if _LINEAR.issuperset(grads) and message.kind in linear.OPERATORS:
+            grad = _of_sum(graph, grads, message.x.dtype)
+            if needs_x:
+                of_x = linear.backward_x(self.engine, graph, message, grad)
+            if needs_edge:
+                of_edge = linear.backward_edge(self.engine, graph, message, grad)
+            return of_x, of_edge, of_temperature
+        flags = flags_of(grads, keep=True, first=first, nan_wins=nan_wins) & ~KEEP
+        tables = gradient_tables(graph, forward, grads, first=first)
+        heat = _heat(temperature, message.x) if flags & STATISTICS["softmax"] else None
+        if needs_x:
+            rows = _rows(graph, "src", message)
+            plan = _plan(BackwardPlan, graph, rows, message, flags)
+            of_x = plan.run(self.engine, message, tables, heat)
+        if needs_edge:
+            rows = _rows(graph, "dst", message)
+            edge_plan = _plan(BackwardEdgePlan, graph, rows, message, flags)
+            of_edge = edge_plan.run(self.engine, message, tables, heat)
+        return of_x, of_edge, of_temperature
+
+
+def _rows(graph: Graph, direction: Direction, message: Message) -> Rows:
+    return rows_of(graph, direction, message.x.shape[1:].numel() * message.x.element_size())
+
+
+def _plan(kind: type[Any], graph: Graph, rows: Rows, message: Message, flags: int) -> Any:
+    """The plan of such calls, kept with the graph."""
+    x, edge = message.x, message.edge
+    tail = None if edge is None else tuple(edge.shape[1:])
+    key = (kind, message.kind, flags, x.dtype, tuple(x.shape[1:]), tail)
+    found = graph.plans.get(key)
+    if found is None:
+        found = graph.plans[key] = kind(rows, message, flags)
+    return found
+
+
+def _saved(wanted: tuple[str, ...], flags: int, save: bool) -> Iterator[tuple[str, bool]]:
+    """What backward wants beside the values, and whether it is the number of an edge."""
+    if not save:
+        return
+    if not {"var", "std"}.isdisjoint(wanted):
+        yield "center", False
+    for name in ("max", "min"):
+        if name in wanted:
+            yield f"{name}_kept", bool(flags & FIRST)
+    if "mul" in wanted:
+        yield "mul_rest", False
+        yield "mul_zeros", False
+    if "softmax" in wanted:
+        yield "softmax_lse", False
+        if flags & SECOND:
+            yield "softmax_spread", False
+
+
+def _heat(temperature: Tensor | float | None, x: Tensor) -> Tensor | None:
+    """One value, or one a column, in the accumulator's dtype."""
+    if temperature is None:
+        return None
+    wide = torch.promote_types(x.dtype, torch.float32)
+    if isinstance(temperature, Tensor):
+        return temperature.detach().to(wide).contiguous()
+    return torch.full((1,), temperature, dtype=wide, device=x.device)
+
+
+def _degrees(graph: Graph, dtype: torch.dtype) -> Tensor:
+    """In-degrees, at least 1, [num_dst, 1, 1]."""
+    key = ("degrees", dtype)
+    found = graph.plans.get(key)
+    if found is None:
+        counts = graph.by_dst.indptr.diff().clamp(min=1).to(dtype)
+        found = graph.plans[key] = counts.view(-1, 1, 1)
+    return found  # type: ignore[no-any-return]
+
+
+def _of_sum(graph: Graph, grads: dict[str, Tensor], dtype: torch.dtype) -> Tensor:
+    """Gradient of the sum that sums and means give."""
+    if "mean" not in grads:
+        return grads["sum"]
+    wide = torch.promote_types(dtype, torch.float32)
+    grad = grads["mean"] / _degrees(graph, wide)
+    return (grad + grads["sum"] if "sum" in grads else grad).to(dtype)
+
+
+def gradient_tables(
+    graph: Graph, forward: Forward, grads: dict[str, Tensor], *, first: bool
+) -> dict[str, Tensor]:
+    """What backward gathers: keys of ``aggregation_plans.TABLES``, each [num_dst, H, D]."""
+    values, saved = forward
+    tables: dict[str, Tensor] = {}
+    like = next(iter(grads.values()))
+    wide = torch.promote_types(like.dtype, torch.float32)
+    tables.update(_polynomial(graph, forward, grads, wide))
+    for name, table in (("max", "most"), ("min", "least")):
+        if name in grads:
+            kept = saved[f"{name}_kept"]
+            tables[table] = kept if first else values[name]
+            tables[f"{table}_grad"] = grads[name] if first else (grads[name] / kept).to(like.dtype)
+    if "mul" in grads:
+        grad = grads["mul"].to(wide)
+        tables["whole"] = grad * values["mul"]
+        tables["lone"] = torch.where(saved["mul_zeros"] == 1, grad * saved["mul_rest"], 0)
+    if "softmax" in grads:
+        tables["lse"] = saved["softmax_lse"]
+        tables["softmax"], tables["softmax_grad"] = values["softmax"], grads["softmax"]
+    return tables
+
+
+def _polynomial(
+    graph: Graph, forward: Forward, grads: dict[str, Tensor], wide: torch.dtype
+) -> Iterator[tuple[str, Tensor]]:
+    """The gradient a + b m that sums, means and variances give a message m: a and b."""
+    a: list[Tensor] = []
+    b: list[Tensor] = []
+    if "sum" in grads:
+        a.append(grads["sum"].to(wide))
+    if "mean" in grads:
+        a.append(grads["mean"] / _degrees(graph, wide))
+    if "square" in grads:
+        b.append(2 * grads["square"].to(wide))
+    of_var = [grads["var"].to(wide)] if "var" in grads else []
+    if "std" in grads:
+        std = forward.values["std"].to(wide)
+        of_var.append(torch.where(std > 0, grads["std"] / (2 * std), 0))
+    if of_var:
+        b.append(2 * sum(of_var[1:], of_var[0]) / _degrees(graph, wide))
+        a.append(-forward.saved["center"] * b[-1])
+    for name, parts in (("linear", a), ("quadratic", b)):
+        if parts:
+            yield name, sum(parts[1:], parts[0]).contiguous()

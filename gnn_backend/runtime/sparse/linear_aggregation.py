@@ -1,0 +1,78 @@
+"""A sum or mean alone: the generalised SpMM and SDDMM, with the layouts tuned for them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gnn_backend.graph import Graph
+from gnn_backend.graph.graph import Direction
+from gnn_backend.runtime.aggregation import Message
+from gnn_backend.runtime.device import DeviceEngine
+from gnn_backend.runtime.sparse import sddmm, spmm
+from gnn_backend.runtime.sparse.aggregation_plans import edge_operand
+from gnn_backend.runtime.sparse.rows import rows_of
+from gnn_backend.runtime.sparse.spmm import Operand
+
+#: Messages whose sums are linear in the sources' rows.
+OPERATORS = {"copy": "copy_lhs", "mul": "mul", "add": "add"}
+
+
+def forward(engine: DeviceEngine, graph: Graph, message: Message, reduce: str) -> Tensor:
+    """Sum or mean of messages, in the operands' dtype."""
+    op = OPERATORS[message.kind]
+    return _reduced(engine, graph, "dst", op, reduce, message, message.x)
+
+
+def backward_x(engine: DeviceEngine, graph: Graph, message: Message, grad: Tensor) -> Tensor:
+    """Gradient of the sources' rows from that of the sum [num_dst, H, D]."""
+    op = "mul" if message.kind == "mul" else "copy_lhs"
+    return _reduced(engine, graph, "src", op, "sum", message, grad)
+
+
+def _reduced(
+    engine: DeviceEngine, graph: Graph, direction: Direction, op: str, reduce: str,
+    message: Message, table: Tensor,
+) -> Tensor:  # fmt: skip
+    _, heads, dim = table.shape
+    edge = None if op == "copy_lhs" else message.edge
+    rhs, shared = edge_operand(message) if edge is not None else (Operand(), 1)
+    key = ("linear", direction, op, reduce, table.dtype, heads, dim, rhs.access, shared)
+    plan = graph.plans.get(key)
+    if plan is None:
+        lhs = _row(table)
+        rows = rows_of(graph, direction, max(lhs.row_bytes, rhs.row_bytes))
+        plan = graph.plans[key] = spmm.Plan(
+            rows, op, reduce, table.dtype, lhs, rhs, heads * dim, shared, False
+        )
+    out: Tensor = plan.run(engine, table, edge).out
+    return out.view(-1, heads, dim)
+
+
+def backward_edge(engine: DeviceEngine, graph: Graph, message: Message, grad: Tensor) -> Tensor:
+    """Gradient of the edges' values from that of the sum [num_dst, H, D]."""
+    assert message.edge is not None
+    x, shape = message.x, message.edge.shape
+    operand, shared = edge_operand(message)
+    width = x.shape[1:].numel()
+    values = width // shared
+    whole = operand.access == "row"
+    if message.kind == "add" and not whole:
+        wide = torch.promote_types(grad.dtype, torch.float32)
+        grad = grad.reshape(-1, values, shared).sum(-1, dtype=wide).to(x.dtype)
+    key = ("linear edge", message.kind, x.dtype, width, shared, whole)
+    plan = graph.plans.get(key)
+    if plan is None:
+        rhs = _row(grad)
+        rows = rows_of(graph, "dst", max(_row(x).row_bytes, rhs.row_bytes))
+        if message.kind == "add":
+            op, lhs, dim = "copy_rhs", Operand(), 1
+        else:
+            op, lhs, dim = ("mul", _row(x), 1) if whole else ("dot", _row(x), shared)
+        plan = graph.plans[key] = sddmm.Plan(rows, op, x.dtype, lhs, rhs, ("u", "v"), values, dim)
+    out: Tensor = plan.run(engine, None if message.kind == "add" else x, grad)
+    return out.view(shape)
+
+
+def _row(table: Tensor) -> Operand:
+    return Operand("row", table.shape[1:].numel() * table.element_size())

@@ -26,6 +26,8 @@ REASONS: dict[str, str] = {
     "edge-features": "Edge features are given in a form that the fused path does not read (as "
     "values of a sparse adjacency, under torch.compile, or to a layer without edge_dim); pass "
     "edge_index [2, E] and features [E, F].",
+    "edge-types": "There are so many types for so few edges that mapping every node for each type "
+    "would cost more than mapping the edges, which is what the stock code does.",
     "edge-weight": "Weights multiply the attention after its softmax, which is not fused; "
     "leave edge_weight out.",
     "attention-dropout": "The probability of attention dropout is outside 0..1, or dropout is "

@@ -46,6 +46,8 @@ PATCHES = [
     _layer("sgconv", "SGConv", "filters", saves=False, one_of="sg_"),
     _layer("appnpconv", "APPNPConv", "filters", saves=False, one_of="appnp_"),
     _layer("chebconv", "ChebConv", "cheb", saves=False),
+    _layer("pnaconv", "PNAConv", "pna"),
+    _layer("gatedgraphconv", "GatedGraphConv", "gated_graph"),
     Patch(
         "dgl",
         "dgl.ops.edge_softmax",

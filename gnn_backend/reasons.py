@@ -72,6 +72,8 @@ REASONS: dict[str, str] = {
     "no-numba": "Numba cannot be imported, so there are no CPU kernels; install numba and tbb.",
     "cpu-operators": "The sparse operators have kernels for CUDA alone; on CPU tensors the "
     "host's own operators answer.",
+    "cpu-sums": "Sums and means without edge weights take the host's own operators on CPU tensors, "
+    "which are no slower there than the kernels; on CUDA they are fused.",
     "no-operators": "The layer called none of its host's sparse operators, so there was nothing "
     "for kernels to do; the framework's dense operations ran on the device as they are.",
     "no-kernel": "This layer has no fused path yet; it runs the stock code.",

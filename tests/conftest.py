@@ -179,7 +179,7 @@ def twin_aggregation(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("gnn_backend.ops.reduced_messages.aggregation_engine", none)
     adapter = importlib.import_module("gnn_backend.adapters.dgl.aggregating")
-    monkeypatch.setattr(adapter, "engine_reason", lambda *_: None)
+    monkeypatch.setattr(adapter, "engine_reason", lambda *_, **__: None)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

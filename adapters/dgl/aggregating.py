@@ -11,6 +11,7 @@ from torch import Tensor
 
 from gnn_backend.adapters.dgl.attention import PLAIN_TENSORS, graph_reason
 from gnn_backend.adapters.dgl.graph import entry
+from gnn_backend.config import get_config
 from gnn_backend.errors import Unsupported, invalid
 from gnn_backend.graph import Graph
 from gnn_backend.runtime.launch import aggregation_engine
@@ -45,7 +46,13 @@ def tensors_reason(features: Iterable[Any], parameters: Iterable[Any] = ()) -> s
     return "autocast" if torch.is_autocast_enabled(first.device.type) else None
 
 
-def call_reason(graph: Any, features: Iterable[Any], parameters: Iterable[Any] = ()) -> str | None:
+def call_reason(
+    graph: Any,
+    features: Iterable[Any],
+    parameters: Iterable[Any] = (),
+    *,
+    plain_sum: bool = False,
+) -> str | None:
     """Reason code why a call on these tensors has no fused path, or None.
 
     Parameters
@@ -55,6 +62,8 @@ def call_reason(graph: Any, features: Iterable[Any], parameters: Iterable[Any] =
         Of nodes or edges.
     parameters : iterable of Tensor or None
         Of the layer.
+    plain_sum : bool
+        Whether the layer's only aggregation is a sum or mean without weights, as wide as stock's.
     """
     features = tuple(features)
     reason = tensors_reason(features, parameters)
@@ -63,19 +72,21 @@ def call_reason(graph: Any, features: Iterable[Any], parameters: Iterable[Any] =
         return reason
     if graph.num_edges() == 0 or any(tensor.numel() == 0 for tensor in features):
         return "empty"
-    return engine_reason(features[0])
+    return engine_reason(features[0], plain_sum=plain_sum)
 
 
-def engine_reason(x: Tensor) -> str | None:
+def engine_reason(x: Tensor, *, plain_sum: bool = False) -> str | None:
     """Reason code why messages like ``x`` are not aggregated by kernels, or None.
 
-    Plain torch, which answers then, would be slower than DGL's own operators.
+    Plain torch, which would answer without an engine, is slower than DGL's own operators; and on
+    the CPU these are no slower at sums without weights than our kernels, which win with weights,
+    extremes, and whatever DGL computes edge by edge.
     """
     try:
         aggregation_engine(x.device, x.dtype)
     except Unsupported as error:
         return error.reason
-    return None
+    return "cpu-sums" if plain_sum and x.is_cpu and get_config().cpu_target == "numba" else None
 
 
 def ends_of(graph: Any, feat: Any, *, dims: int = 0) -> tuple[Tensor, Tensor] | None:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from gnn_backend.adapters.dgl.aggregating import call_reason, graph_only, one_table
 from gnn_backend.adapters.dgl.attention import LINEAR
+from gnn_backend.adapters.dgl.filters import NARROWER
 from gnn_backend.layers.polynomial import Laplacian, chebyshev, chebyshev_mapped
 from gnn_backend.layers.projection import projection_of
 from gnn_backend.layers.scaled_adjacency import symmetric
@@ -22,7 +23,12 @@ def eligible(conv: Any, graph: Any, feat: Any, lambda_max: Any = None) -> str | 
     x = one_table(graph, feat, dims=2)
     if x is None:
         return "input-form"
-    reason = static_reason(conv) or call_reason(graph, (x,), (conv.linear.weight,))
+    reason = static_reason(conv) or call_reason(
+        graph,
+        (x,),
+        (conv.linear.weight,),
+        plain_sum=NARROWER * conv._out_feats > x.shape[1],
+    )
     if reason is not None or lambda_max is None or type(lambda_max) is list:
         return reason
     fits = isinstance(lambda_max, Tensor) and lambda_max.numel() == graph.batch_size

@@ -30,15 +30,30 @@ from gnn_backend.layers.scaled_adjacency import (
     symmetric_by_weight,
 )
 
+#: How much narrower a result lets sums on the CPU be so much cheaper that fusing them pays there.
+NARROWER = 4
+
 
 def _reason(
-    graph: Any, feat: Any, edge_weight: Any, parameters: tuple[Any, ...], dims: int = 0
+    graph: Any,
+    feat: Any,
+    edge_weight: Any,
+    parameters: tuple[Any, ...] = (),
+    *,
+    dims: int = 0,
+    narrowed_to: int | None = None,
 ) -> str | None:
+    """Reason code why a call has no fused path.
+
+    ``narrowed_to`` is the width that a linear map leaves to sum, 0 if it has to come last; None
+    where stock multiplies with weights in any case.
+    """
     x = one_table(graph, feat, dims=dims)
     if x is None:
         return "input-form"
     if edge_weight is None:
-        return call_reason(graph, (x,), parameters)
+        plain = narrowed_to is not None and not 0 < NARROWER * narrowed_to <= x.shape[-1]
+        return call_reason(graph, (x,), parameters, plain_sum=plain)
     if not isinstance(edge_weight, Tensor) or edge_weight.shape != (graph.num_edges(),):
         return "input-form"
     return call_reason(graph, (x, edge_weight), parameters)
@@ -58,7 +73,8 @@ def _adjacency(structure: Graph, x: Tensor, edge_weight: Tensor | None) -> Scale
 def tag_eligible(conv: Any, graph: Any, feat: Any, edge_weight: Any = None) -> str | None:
     """Reason code why this call of ``TAGConv.forward`` has no fused path, or None."""
     reason = tag_static_reason(conv)
-    return reason or _reason(graph, feat, edge_weight, (conv.lin.weight,))
+    width = conv._out_feats
+    return reason or _reason(graph, feat, edge_weight, (conv.lin.weight,), narrowed_to=width)
 
 
 def tag_static_reason(conv: Any) -> str | None:
@@ -105,7 +121,9 @@ def tag_fast(conv: Any, graph: DGLGraph, feat: Tensor, edge_weight: Tensor | Non
 def sg_eligible(conv: Any, graph: Any, feat: Any, edge_weight: Any = None) -> str | None:
     """Reason code why this call of ``SGConv.forward`` has no fused path, or None."""
     reason = sg_static_reason(conv)
-    return reason or _reason(graph, feat, edge_weight, (conv.fc.weight,), dims=2)
+    plain = conv.norm is None and not conv._cached
+    width = conv.fc.weight.shape[0] if plain else 0
+    return reason or _reason(graph, feat, edge_weight, (conv.fc.weight,), narrowed_to=width, dims=2)
 
 
 def sg_static_reason(conv: Any) -> str | None:
@@ -159,7 +177,7 @@ def sg_fast(conv: Any, graph: DGLGraph, feat: Tensor, edge_weight: Tensor | None
 
 def appnp_eligible(conv: Any, graph: Any, feat: Any, edge_weight: Any = None) -> str | None:
     """Reason code why this call of ``APPNPConv.forward`` has no fused path, or None."""
-    reason = appnp_static_reason(conv) or _reason(graph, feat, edge_weight, ())
+    reason = appnp_static_reason(conv) or _reason(graph, feat, edge_weight)
     if reason is None and edge_weight is None and feat.dtype != torch.get_default_dtype():
         return "dtype-mixed"  # stock multiplies with ones of that type
     return reason

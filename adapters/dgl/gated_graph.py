@@ -24,7 +24,9 @@ def eligible(conv: Any, graph: Any, feat: Any, etypes: Any = None) -> str | None
     x = one_table(graph, feat, dims=2)
     if x is None or x.shape[1] > conv._out_feats:
         return "input-form"
-    reason = static_reason(conv) or call_reason(graph, (x,), (conv.linears[0].weight,))
+    reason = static_reason(conv) or call_reason(
+        graph, (x,), (conv.linears[0].weight,), plain_sum=etypes is None
+    )
     if reason is not None or (conv._n_etypes == 1 and etypes is None):
         return reason
     if conv._n_etypes == 1 or not isinstance(etypes, Tensor):

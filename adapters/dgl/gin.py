@@ -31,7 +31,8 @@ def eligible(conv: Any, graph: Any, feat: Any, edge_weight: Any = None) -> str |
     if edge_weight is not None and not is_scalar_weight(graph, edge_weight):
         return "input-form"
     features = ends if edge_weight is None else (*ends, edge_weight)
-    return static_reason(conv) or call_reason(graph, features)
+    plain_sum = edge_weight is None and conv._aggregator_type != "max"
+    return static_reason(conv) or call_reason(graph, features, plain_sum=plain_sum)
 
 
 def static_reason(conv: Any) -> str | None:

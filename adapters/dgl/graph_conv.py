@@ -38,7 +38,9 @@ def eligible(
     if isinstance(feat, tuple) and feat[1].dtype != x.dtype:
         return "dtype-mixed"  # stock casts one norm to it
     features = [x] if edge_weight is None else [x, edge_weight]
-    return static_reason(conv) or call_reason(graph, features, (given, conv.bias))
+    return static_reason(conv) or call_reason(
+        graph, features, (given, conv.bias), plain_sum=edge_weight is None
+    )
 
 
 def static_reason(conv: Any) -> str | None:

@@ -35,7 +35,8 @@ def eligible(conv: Any, graph: Any, feat: Any, edge_weight: Any = None) -> str |
     if gcn and pair and (overwrites(graph) or ends[0].shape[1:] != ends[1].shape[1:]):
         return "input-form"
     features = ends if edge_weight is None else (*ends, edge_weight)
-    return call_reason(graph, features, (conv.fc_neigh.weight,))
+    plain_sum = edge_weight is None and conv._aggre_type != "pool"
+    return call_reason(graph, features, (conv.fc_neigh.weight,), plain_sum=plain_sum)
 
 
 def static_reason(conv: Any) -> str | None:

@@ -13,9 +13,10 @@ pytest.importorskip("dgl", reason="DGL is not installed")
 from dgl.nn import pytorch as layers
 
 from gnn_backend import config
+from gnn_backend.adapters.dgl import cheb, filters
 from gnn_backend.adapters.dgl.aggregating import engine_reason
 from tests.adapters.dgl.aggregation import but_for_cancellation, fused
-from tests.adapters.dgl.helpers import make_graph
+from tests.adapters.dgl.helpers import falls_back, make_graph
 from tests.adapters.pyg.helpers import gradients, normal
 
 REDUCTIONS = ["mean", "max", "min", "var", "sum"]
@@ -54,6 +55,10 @@ CALLS: dict[str, tuple[Make, Callable[[int], Tensor] | None]] = {
 }  # fmt: skip
 
 
+#: What DGL's own operators are no slower at on the CPU.
+PLAIN_SUMS = {"GraphConv", "SAGEConv mean", "SGConv", "ChebConv"}
+
+
 @pytest.mark.parametrize("target", ["numba", "emulator"])
 @pytest.mark.parametrize("call", CALLS)
 def test_equals_stock(call: str, target: str) -> None:
@@ -68,6 +73,10 @@ def test_equals_stock(call: str, target: str) -> None:
         reason = engine_reason(inputs[1])
         if reason is not None:
             pytest.skip(f"nothing aggregates there: {reason}")
+        if target == "numba" and call in PLAIN_SUMS:
+            with falls_back("cpu-sums"):
+                conv(*inputs)
+            return
         with fused() as profile:
             got = gradients(conv, *inputs)
     assert sum(profile.launches.values()) >= 2, "no kernel was launched forward and backward"
@@ -85,7 +94,6 @@ def test_where_nothing_aggregates_stock_answers(monkeypatch: pytest.MonkeyPatch)
     """Plain torch would be slower than DGL's own operators."""
     from gnn_backend.adapters.dgl import aggregating
     from gnn_backend.errors import Unsupported
-    from tests.adapters.dgl.helpers import falls_back
 
     def none(*_: Any) -> None:
         raise Unsupported("cpu-operators")
@@ -95,3 +103,17 @@ def test_where_nothing_aggregates_stock_answers(monkeypatch: pytest.MonkeyPatch)
     want = conv(graph, normal(14, 6))
     with falls_back("cpu-operators"):
         assert torch.equal(conv(graph, normal(14, 6)), want)
+
+
+def test_where_sums_pay_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a map first makes them far narrower, or stock multiplies with ones."""
+    from gnn_backend.adapters.dgl import aggregating
+
+    monkeypatch.setattr(aggregating, "aggregation_engine", lambda *_: None)
+    graph, feat = make_graph("homogeneous", covered=True), normal(14, 8)
+    with config.override(cpu_target="numba"):
+        for width, reason in ((2, None), (3, "cpu-sums")):
+            assert filters.tag_eligible(layers.TAGConv(8, width), graph, feat) == reason
+            assert filters.sg_eligible(layers.SGConv(8, width), graph, feat) == reason
+            assert cheb.eligible(layers.ChebConv(8, width, 3), graph, feat) == reason
+        assert filters.appnp_eligible(layers.APPNPConv(2, 0.1), graph, feat) is None

@@ -103,8 +103,9 @@ def _reductions(
     )
     by_name = dict(zip(names, values, strict=True))
     shift = {"sum": target * degrees(graph, "dst").to(x.dtype).view(-1, 1, 1)}
+    single = (degrees(graph, "dst") <= 1).view(-1, 1, 1)
     parts = [
-        _spread(by_name["var"], name)
+        _spread(by_name["var"], name, single)
         if name in ("std", "var")
         else by_name[name] + shift.get(name, target)
         for name in aggregators
@@ -112,8 +113,9 @@ def _reductions(
     return torch.cat(parts, dim=-1)
 
 
-def _spread(var: Tensor, name: str) -> Tensor:
-    var = torch.relu(var)
+def _spread(var: Tensor, name: str, single: Tensor) -> Tensor:
+    """Variance or deviation; of a single message 0 to the bit, where the root is very steep."""
+    var = torch.relu(var).masked_fill(single, 0.0)
     return var if name == "var" else torch.sqrt(var + _FLOOR)
 
 

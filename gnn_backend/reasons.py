@@ -11,6 +11,8 @@ REASONS: dict[str, str] = {
     "dtype-unsupported": "The tensors' dtype has no kernel; use float32, bfloat16 or float16.",
     "dtype-mixed": "Inputs and parameters have different dtypes; cast them to one dtype, or use "
     "torch.autocast.",
+    "autocast": "torch.autocast is active, in which the host casts what it aggregates; cast the "
+    "model and its inputs to 16 bits instead.",
     "head-dim": "The head dimension is outside 1..1024; split it over more heads.",
     "edge-dim": "Edge features are wider than 1024 numbers (or of no width); project them first.",
     "tensor-cores": "There is no tensor-core product for these heads; use bfloat16 or float16 (or "
@@ -24,6 +26,8 @@ REASONS: dict[str, str] = {
     "edge-features": "Edge features are given in a form that the fused path does not read (as "
     "values of a sparse adjacency, under torch.compile, or to a layer without edge_dim); pass "
     "edge_index [2, E] and features [E, F].",
+    "edge-types": "There are so many types for so few edges that mapping every node for each type "
+    "would cost more than mapping the edges, which is what the stock code does.",
     "edge-weight": "Weights multiply the attention after its softmax, which is not fused; "
     "leave edge_weight out.",
     "attention-dropout": "The probability of attention dropout is outside 0..1, or dropout is "
@@ -72,6 +76,8 @@ REASONS: dict[str, str] = {
     "no-numba": "Numba cannot be imported, so there are no CPU kernels; install numba and tbb.",
     "cpu-operators": "The sparse operators have kernels for CUDA alone; on CPU tensors the "
     "host's own operators answer.",
+    "cpu-sums": "Sums and means without edge weights take the host's own operators on CPU tensors, "
+    "which are no slower there than the kernels; on CUDA they are fused.",
     "no-operators": "The layer called none of its host's sparse operators, so there was nothing "
     "for kernels to do; the framework's dense operations ran on the device as they are.",
     "no-kernel": "This layer has no fused path yet; it runs the stock code.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import importlib.util
 import itertools
 import sys
 from collections.abc import Iterator
@@ -184,6 +185,9 @@ def twin_aggregation(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("gnn_backend.ops.reduced_messages.aggregation_engine", find)
     monkeypatch.setattr("gnn_backend.runtime.launch.aggregation_engine", find)
+    if importlib.util.find_spec("dgl") is not None:
+        adapter = importlib.import_module("gnn_backend.adapters.dgl.aggregating")
+        monkeypatch.setattr(adapter, "engine_reason", lambda *_, **__: None)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

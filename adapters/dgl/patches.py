@@ -10,8 +10,12 @@ from gnn_backend.patching import Patch
 _ADAPTERS = "gnn_backend.adapters.dgl"
 
 
-def _layer(module: str, layer: str, adapter: str) -> Patch:
-    """The patch of a layer whose adapter has the usual four functions."""
+def _layer(module: str, layer: str, adapter: str, *, saves: bool = True, one_of: str = "") -> Patch:
+    """The patch of a layer whose adapter has the usual functions.
+
+    ``saves`` says whether stock holds edge-wise tensors, of which the adapter knows the bytes;
+    ``one_of`` what the functions' names begin with, where a module is the adapter of several.
+    """
     return Patch(
         "dgl",
         f"dgl.nn.pytorch.conv.{module}",
@@ -19,10 +23,10 @@ def _layer(module: str, layer: str, adapter: str) -> Patch:
         layer,
         DGLDispatcher(
             f"dgl.{layer}",
-            eligible=f"{_ADAPTERS}.{adapter}:eligible",
-            fast=f"{_ADAPTERS}.{adapter}:fast",
-            saves=f"{_ADAPTERS}.{adapter}:edgewise_bytes",
-            static=f"{_ADAPTERS}.{adapter}:static_reason",
+            eligible=f"{_ADAPTERS}.{adapter}:{one_of}eligible",
+            fast=f"{_ADAPTERS}.{adapter}:{one_of}fast",
+            saves=f"{_ADAPTERS}.{adapter}:{one_of}edgewise_bytes" if saves else None,
+            static=f"{_ADAPTERS}.{adapter}:{one_of}static_reason",
         ),
     )
 
@@ -33,6 +37,17 @@ PATCHES = [
     _layer("edgegatconv", "EdgeGATConv", "edge_gat"),
     _layer("dotgatconv", "DotGatConv", "dot_gat"),
     _layer("agnnconv", "AGNNConv", "agnn"),
+    _layer("graphconv", "GraphConv", "graph_conv", saves=False),
+    _layer("graphconv", "EdgeWeightNorm", "edge_weight_norm", saves=False),
+    _layer("sageconv", "SAGEConv", "sage", saves=False),
+    _layer("ginconv", "GINConv", "gin", saves=False),
+    _layer("gineconv", "GINEConv", "gine"),
+    _layer("tagconv", "TAGConv", "filters", saves=False, one_of="tag_"),
+    _layer("sgconv", "SGConv", "filters", saves=False, one_of="sg_"),
+    _layer("appnpconv", "APPNPConv", "filters", saves=False, one_of="appnp_"),
+    _layer("chebconv", "ChebConv", "cheb", saves=False),
+    _layer("pnaconv", "PNAConv", "pna"),
+    _layer("gatedgraphconv", "GatedGraphConv", "gated_graph"),
     Patch(
         "dgl",
         "dgl.ops.edge_softmax",

@@ -16,6 +16,7 @@ pytest.importorskip("dgl", reason="DGL is not installed")
 import dgl.nn
 
 from gnn_backend import config
+from gnn_backend.adapters.dgl.aggregating import engine_reason
 from gnn_backend.bench import dgl_layers, hosts, resident, samples
 from gnn_backend.bench.hosts import Shape
 from gnn_backend.cli import layers as command
@@ -74,6 +75,16 @@ FUSED = {
     **{n: n for n in ("AGNNConv", "DotGatConv", "EdgeGATConv", "GATConv", "GATv2Conv")},
     "HeteroGraphConv": "GATv2Conv",
 }
+#: What is fused as well where an engine aggregates: all that sum with weights or do more.
+AGGREGATING = {
+    **{n: n for n in (
+        "APPNPConv", "EdgeWeightNorm", "GINConv", "GINEConv", "GatedGraphConv", "GraphConv",
+        "PNAConv", "SAGEConv", "SGConv", "TAGConv",
+    )},
+    "GCN2Conv": "EdgeWeightNorm",
+    **{f"{kind}Explainer": "GraphConv" for kind in ("GNN", "HeteroGNN", "HeteroPG", "PG")},
+}  # fmt: skip
+STOCK = ("cpu-operators", "cpu-sums", "no-operators", "parametrized")
 
 
 @pytest.mark.filterwarnings("ignore:TypedStorage", "ignore:The PyTorch API of nested tensors")
@@ -85,10 +96,12 @@ def test_on_the_cpu(name: str) -> None:
     assert worst(found) <= 2e-5
     gradients = [error for error in found.judged_error if not error.startswith("out")]
     assert bool(gradients) != (name in WITHOUT_GRADIENT)
-    if name in FUSED:
+    if name in AGGREGATING and engine_reason(torch.ones(1)) is None:
+        assert f"dgl.{AGGREGATING[name]}" in found.symbols and found.launches > 0
+    elif name in FUSED:
         assert found.symbols == [f"dgl.{FUSED[name]}"] and found.launches > 0
     else:
-        assert found.reason in ("cpu-operators", "no-operators") and not found.launches
+        assert found.reason in STOCK and not found.launches
     resident.step(stock)()
     resident.step(stock, backward=False)()
 
@@ -111,16 +124,18 @@ def standin() -> Iterator[None]:
 BY_KERNELS = {
     "AGNNConv": {"AGNNConv"},
     "AvgPooling": {"segment_reduce"},
-    "EdgeWeightNorm": {"gspmm", "gsddmm"},
+    "EdgeWeightNorm": {"EdgeWeightNorm"},
     "GATConv": {"GATConv"},
-    "GINConv": {"gspmm", "gsddmm"},
-    "GroupRevRes": {"gspmm"},
+    "GINConv": {"GINConv"},
+    "GMMConv": {"gspmm", "gsddmm"},
+    "GroupRevRes": {"SAGEConv"},
     "HGTConv": {"gspmm", "gsddmm", "edge_softmax", "edge_softmax_backward"},
-    "HeteroGraphConv": {"gspmm", "GATv2Conv"},
+    "HeteroGraphConv": {"GATv2Conv", "GraphConv", "SAGEConv"},
     "LabelPropagation": {"gspmm"},
     "MaxPooling": {"segment_reduce", "segment_reduce_backward"},
-    "PGExplainer": {"gspmm", "gsddmm"},
-    "SAGEConv": {"gspmm"},
+    "PGExplainer": {"GraphConv"},
+    "PNAConv": {"PNAConv"},
+    "SAGEConv": {"SAGEConv"},
     "TWIRLSConv": {"gspmm", "gsddmm"},
     "ops.edge_softmax": {"edge_softmax", "edge_softmax_backward"},
 }
@@ -139,13 +154,14 @@ def test_on_resident_graphs(name: str, standin: None) -> None:
     assert found.accelerated and found.launches > 0 and found.reasons == []
 
 
-@pytest.mark.parametrize("name", ["GATv2Conv", "HeteroLinear", "SGConv"])
+@pytest.mark.parametrize("name", ["GATv2Conv", "GCN2Conv", "HeteroLinear", "SGConv"])
 def test_status_on_resident_graphs(name: str, standin: None) -> None:
     status, reasons = command._try("dgl", name, "emulator")
     wanted = {
         "GATv2Conv": ("fused", []),
         "HeteroLinear": ("stock", ["no-operators"]),
-        "SGConv": ("kernels", []),
+        "GCN2Conv": ("kernels", []),
+        "SGConv": ("fused", []),
     }
     assert (status, reasons) == wanted[name]
 
@@ -180,7 +196,7 @@ def test_a_wrong_kernel_shows(standin: None, monkeypatch: pytest.MonkeyPatch) ->
         return out * 1.001, *arguments
 
     monkeypatch.setitem(kernels.OPERATORS, "gspmm", wrong)
-    status, reasons = command._try("dgl", "GINConv", "emulator")
+    status, reasons = command._try("dgl", "GMMConv", "emulator")
     assert status == "stock" and "differs from stock" in reasons[0]
 
 

@@ -38,17 +38,22 @@ def means(src: Tensor, place: Place, rounding: str = "floor") -> Tensor:
     if place.on_groups(src):
         return _GroupTotal.apply(src, place, "mean")  # type: ignore[no-any-return]
     compute.by_torch("mean")
-    return _scattered(src, place).div(counts(src, place), rounding_mode=_only(rounding, src))
+    total, count = _scattered(src, place, wide=True), counts(src, place)
+    return total.div(count, rounding_mode=_only(rounding, src)).to(src.dtype)
 
 
 def counts(src: Tensor, place: Place) -> Tensor:
-    """How many values are reduced to each of the result, at least 1, in a shape that broadcasts."""
+    """How many values are reduced to each of the result, at least 1, in a shape that broadcasts.
+
+    In the dtype of ``src``, of 16 bits in float32, which has room for them.
+    """
+    dtype = _wide(src.dtype)
     if place.groups is not None:
         found = place.groups.counts().view(*place.shape[: place.dim], place.rows)
-        found = found[..., : place.count].clamp(min=1).to(src.dtype)
+        found = found[..., : place.count].clamp(min=1).to(dtype)
         return found.view(found.shape + (1,) * (src.dim() - found.dim()))
     index, dim = _narrowed(place.index, place.dim), place.dim
-    ones = torch.ones(index.shape, dtype=src.dtype, device=src.device)
+    ones = torch.ones(index.shape, dtype=dtype, device=src.device)
     shape = (*index.shape[:dim], place.rows, *index.shape[dim + 1 :])
     found = ones.new_zeros(shape).scatter_add_(dim, index, ones)
     return found.narrow(dim, 0, place.count).clamp_(min=1)
@@ -114,11 +119,18 @@ def softmax(src: Tensor, place: Place) -> Tensor | None:
     return None
 
 
-def _scattered(src: Tensor, place: Place) -> Tensor:
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+
+
+def _scattered(src: Tensor, place: Place, wide: bool = False) -> Tensor:
+    """Sums by torch, of 16-bit values in float32; ``wide``: left in it."""
     shape = (*src.shape[: place.dim], place.rows, *src.shape[place.dim + 1 :])
-    out = torch.zeros(shape, dtype=src.dtype, device=src.device)
-    out = out.scatter_add_(place.dim, place.index, src)
-    return out if place.rows == place.count else out.narrow(place.dim, 0, place.count).contiguous()
+    out = torch.zeros(shape, dtype=_wide(src.dtype), device=src.device)
+    out = out.scatter_add_(place.dim, place.index, src.to(out.dtype))
+    if place.rows != place.count:
+        out = out.narrow(place.dim, 0, place.count).contiguous()
+    return out if wide else out.to(src.dtype)
 
 
 def _product(src: Tensor, place: Place) -> Tensor:
@@ -142,7 +154,7 @@ class _GroupTotal(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
         if ctx.op == "mean":
-            grad = grad / counts(grad, ctx.place)
+            grad = (grad / counts(grad, ctx.place)).to(grad.dtype)
         return taken(grad, ctx.place), None, None
 
 

@@ -149,7 +149,7 @@ def scatter_std(
         squares = out.add_(squares)
     if unbiased:
         count = (count - 1).clamp(min=1)
-    return squares.div(count + 1e-6).sqrt()
+    return squares.div(count + 1e-6).sqrt().to(src.dtype)
 
 
 def _centred(src: Tensor, place: Place) -> Tensor:

@@ -6,9 +6,13 @@ summed over edges: a . (W f) = (W^T a) . f, and sum_e w_e W f_e = W sum_e w_e f_
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+_CHUNK = 4096  # rows
 
 
 def edge_logits(features: Tensor, weight: Tensor, att: Tensor) -> Tensor:
@@ -22,7 +26,34 @@ def edge_logits(features: Tensor, weight: Tensor, att: Tensor) -> Tensor:
     """
     att = att.view(att.shape[-2:])
     folded = (weight.view(*att.shape, -1) * att.unsqueeze(-1)).sum(1)
-    return F.linear(features, folded)
+    if len(features) < 2 * _CHUNK or torch.is_autocast_enabled(features.device.type):
+        return F.linear(features, folded)
+    logits: Tensor = _LongLinear.apply(features, folded)
+    return logits
+
+
+class _LongLinear(torch.autograd.Function):
+    """``F.linear`` of very many rows, whose weight's gradient is summed by chunks.
+
+    As one product in float32 it would lose two digits that the stock layers' sums keep.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(rows, weight)
+        return F.linear(rows, weight)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        rows, weight = ctx.saved_tensors
+        of_rows = grad @ weight if ctx.needs_input_grad[0] else None
+        if not ctx.needs_input_grad[1]:
+            return of_rows, None
+        whole = len(rows) // _CHUNK * _CHUNK
+        parts = (table[:whole].reshape(-1, _CHUNK, table.shape[1]) for table in (grad, rows))
+        left, right = parts
+        of_weight = (left.mT @ right).sum(0) + grad[whole:].mT @ rows[whole:]
+        return of_rows, of_weight
 
 
 def edge_queries(query: Tensor, weight: Tensor) -> Tensor:

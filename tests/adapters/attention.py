@@ -67,7 +67,10 @@ def check_equals_stock(
     assert not replaying.masks, "stock drops nothing where the fused code did"
     _check_forms(ours.outputs, theirs.outputs)
     _check_forms(ours.gradients, theirs.gradients)
-    _check_values(ours, theirs, lambda: _exact((wide, *stock[1:]), masks, seed, constant))
+    _check_values(
+        ours, theirs, lambda: _exact((wide, *stock[1:]), masks, seed, constant),
+        apart=reference is not None,
+    )  # fmt: skip
     return masks
 
 
@@ -108,14 +111,17 @@ def _check_forms(got: dict[str, Any], want: dict[str, Any]) -> None:
             assert (value.shape, value.dtype) == (expected.shape, expected.dtype), name
 
 
-def _check_values(ours: verify.Run, theirs: verify.Run, exact: Callable[[], verify.Run]) -> None:
+def _check_values(
+    ours: verify.Run, theirs: verify.Run, exact: Callable[[], verify.Run], *, apart: bool = False
+) -> None:
     """Differences within the dtype's tolerance, or as near to float64 as stock is.
 
-    16 bits and gradients that cancel leave stock itself far from what it computes.
+    16 bits and gradients that cancel leave stock itself far from what it computes. On devices
+    ``apart`` projections round otherwise, and some leaky-relus take the other side.
     """
     judged = errors(theirs, ours)[2]
     (dtype,) = {tensor.dtype for tensor in theirs.outputs.values()}
-    tolerance = TOLERANCE[dtype]
+    tolerance = TOLERANCE[dtype] * (2 if apart else 1)
     if all(error <= tolerance for error in judged.values()):
         return
     wide, branched = exact(), BRANCHED[dtype]

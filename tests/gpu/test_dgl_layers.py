@@ -15,8 +15,9 @@ pytestmark = support.MARKS
 _TOLERANCE = 2e-5
 # Convolutions that write to a node from its edges by functions of their own, and dense ones.
 _NO_KERNELS = {
-    "AtomicConv", "DGNConv", "DenseChebConv", "DenseGraphConv", "DenseSAGEConv", "PNAConv",
+    "AtomicConv", "DGNConv", "DenseChebConv", "DenseGraphConv", "DenseSAGEConv",
 }  # fmt: skip
+_FALLS_BACK = {"DGNConv": {"parametrized"}}  # a PNAConv with towers of its own
 
 
 def test_every_layer() -> None:
@@ -72,7 +73,7 @@ def _problem(name: str, data: GraphData) -> str:
     if wrong and ours_ran:
         shown = {n: f"{e:.1e}, rounding {rounding.get(n)}, {own.get(n)}" for n, e in wrong.items()}
         return f"differs from stock: {shown}"
-    if set(found.reasons) - {"no-operators"}:
+    if set(found.reasons) - {"no-operators"} - _FALLS_BACK.get(name, set()):
         return f"fell back: {found.reasons}"
     operates = name in dgl_layers.CONVOLUTIONS or name.startswith("ops.")
     if not operates or name in _NO_KERNELS or samples.products_alone(found):

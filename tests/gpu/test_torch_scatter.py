@@ -137,7 +137,7 @@ def test_captured_once_it_is_sorted() -> None:
         unknown = result("scatter_sum", src, fresh)  # torch's own
     graph.replay()
     assert torch.equal(largest, want) and torch.equal(total, sums)
-    torch.testing.assert_close(unknown, sums, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(unknown, sums, rtol=1e-4, atol=1e-2)  # a row of 100 000 values
 
 
 @table("dtype", [torch.bfloat16, torch.float16, torch.float64])
@@ -156,8 +156,8 @@ def test_size_from_the_index(ascending: bool) -> None:
     """An index of one column is looked at along the right dimension."""
     index = index_of(ascending)
     src = source(index)
-    want = torch_scatter.scatter_sum(src.cpu(), index.cpu(), 0)
+    want = torch_scatter.scatter_sum(src.cpu().double(), index.cpu(), 0).float()
     for shaped in (index.clone(), index[:, None].clone()):
         for _ in range(3):
             got = torch_scatter.scatter_sum(src, shaped, 0)
-            torch.testing.assert_close(got.cpu(), want, rtol=1e-4, atol=1e-3)
+            torch.testing.assert_close(got.cpu(), want, rtol=1e-4, atol=1e-2)

@@ -61,7 +61,8 @@ def test_against_the_cpu(name: str, ascending: bool) -> None:
         got = steps(lambda x: result(name, x, index), src)
         for a, b in zip(got, want, strict=True):
             error = (a.cpu().double() - b).abs().max() / b.abs().max()
-            assert error < 2e-5, f"{error:.1e}"
+            # A product of 100 000 values in float32, in whatever order, loses more than a sum.
+            assert error < (1e-4 if name == "scatter_mul" else 2e-5), f"{error:.1e}"
 
 
 @table("op", ["max", "min"])

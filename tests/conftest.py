@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import itertools
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -190,11 +191,35 @@ def twin_aggregation(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(adapter, "engine_reason", lambda *_, **__: None)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--thorough", action="store_true", help="all cases of all tests, which takes twice as long"
+    )
+
+
+def _sampled(items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
+    """Tests to run without ``--thorough``, and the others."""
+    seen: Counter[tuple[str, str]] = Counter()
+    kept: list[pytest.Item] = []
+    left: list[pytest.Item] = []
+    for item in items:
+        mark = item.get_closest_marker("sampled")
+        key = str(item.path), getattr(item, "originalname", item.name)
+        count = seen[key]
+        seen[key] += 1
+        skips = item.get_closest_marker("thorough") or (mark and count % mark.args[0])
+        (left if skips else kept).append(item)
+    return kept, left
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Begin with the slow tests, so that no worker ends long after the others.
 
     Tests of the GPU are skipped where there is none.
     """
+    if not config.getoption("--thorough"):
+        items[:], left = _sampled(items)
+        config.hook.pytest_deselected(items=left)
     items.sort(key=lambda item: "slow" not in item.keywords)
     if torch.cuda.is_available():
         return

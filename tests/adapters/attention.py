@@ -129,3 +129,20 @@ def _check_values(
     assert all(rounding[n] <= tolerance for n in theirs.outputs), f"{judged}, no second judge"
     wrong = differing(judged, rounding, own, tolerance, branched)
     assert not wrong, {name: (e, rounding[name], own[name]) for name, e in wrong.items()}
+
+
+def compare(what: str, got: dict[str, Any], want: dict[str, Any]) -> None:
+    """Same names, shapes and dtypes, and differences within the dtype's tolerance."""
+    assert list(got) == list(want), f"{what}: {list(got)}, stock {list(want)}"
+    least = verify.least_scale(want)
+    for name, expected in want.items():
+        value = got[name]
+        if expected is None or value is None:
+            other = value if expected is None else expected
+            assert other is None or not other.any(), f"{what} {name}: on one side only"
+            continue
+        assert (value.shape, value.dtype) == (expected.shape, expected.dtype), f"{what} {name}"
+        difference, scale = verify.difference_and_scale(expected, value)
+        if difference.numel():
+            error = difference.max().item() / max(scale, least, 1e-30)
+            assert error <= TOLERANCE[expected.dtype], f"{what} {name}: {error:.2e}"

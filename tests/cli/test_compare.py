@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+import gnn_backend
 from gnn_backend import config
 from gnn_backend.bench import hosts
 from gnn_backend.cli import compare as command
@@ -114,7 +115,8 @@ def test_a_layer_without_kernels_compares_stock_with_stock(
     pytest.importorskip("torch_geometric")
     arguments = ("compare", "--layer", "FeaStConv", "--graph", graph_file, "--device", "emulator")
     found = invoke_json(*arguments, *SMALL)
-    assert (found["accelerated"], found["reason"], found["launches"]) == (False, "no-kernel", 0)
+    assert (found["accelerated"], found["launches"]) == (False, 0)
+    assert found["reason"] in ("no-kernel", "cpu-operators")
     assert found["equal"] is True
 
 
@@ -246,7 +248,14 @@ def test_a_status_needs_launches_and_the_right_result(
     else:
         stock = torch_geometric.nn.GATv2Conv.forward
         patch.replacement.resolve()
-        monkeypatch.setattr(patch.replacement, "fast", stock)
+
+        def without_us(*args: Any, **kwargs: Any) -> Any:
+            with gnn_backend.disabled():
+                return stock(*args, **kwargs)
+
+        monkeypatch.setattr(patch.replacement, "fast", without_us)
     status, reasons = layers_command._try("pyg", "GATv2Conv", "emulator")
     expected = {"wrong": "differs", "fallback": "hooks", "no launch": "no kernel was launched"}
-    assert status == "stock" and expected[fault] in reasons[0]
+    # PyG's own code calls utilities that have kernels.
+    assert status == ("kernels" if fault == "fallback" else "stock")
+    assert expected[fault] in reasons[0]

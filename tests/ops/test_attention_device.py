@@ -16,6 +16,8 @@ from tests.ops.family import CASES, call
 from tests.ops.family_checks import SHAPES, check, shaped
 from tests.ops.support import edges_with_hubs, same_bits
 
+pytestmark = pytest.mark.sampled(2)
+
 
 @pytest.fixture(autouse=True)
 def on_the_device(unoptimised: None, splitting: None) -> None:

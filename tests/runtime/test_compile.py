@@ -29,7 +29,13 @@ from tests.runtime.test_instances import unit_of
 
 pytest.importorskip("cupy_backends.cuda.libs.nvrtc", reason="no CuPy with NVRTC")
 
+MOST_SPILLED = 128  # bytes stored and loaded: 16 registers once, cheaper than a block less
 ARCHS = ("sm_80", "sm_90", "sm_100", "sm_120")
+#: The oldest and the last but one are compiled for by ``--thorough`` alone.
+SOME_ARCHS = [
+    pytest.param(arch, marks=pytest.mark.thorough) if arch in ("sm_80", "sm_100") else arch
+    for arch in ARCHS
+]
 #: Where every float32 and bfloat16 unit is compiled; elsewhere one of each kind.
 EVERY_UNIT = "sm_90"
 USUAL = [(heads, dim) for heads in (1, 2) for dim in (32, 64, 128, 256)]
@@ -91,7 +97,7 @@ def test_each_unit_is_of_one_dtype() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPE_NAMES.values())
-@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("arch", SOME_ARCHS)
 def test_every_unit(arch: str, dtype: str) -> None:
     fast = fast_units()
     units = units_of(dtype)
@@ -108,7 +114,8 @@ def test_every_unit(arch: str, dtype: str) -> None:
         assert len(units) == len(names) >= 4 and sum(unit.name in fast for unit in units) >= 4
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         found = list(pool.map(lambda unit: spills(unit, arch), units))
-    assert not [f for unit, f in zip(units, found, strict=True) if unit.name in fast and f]
+    found = [f for unit, f in zip(units, found, strict=True) if unit.name in fast]
+    assert not [r for kernels in found for r in kernels if r.spill_bytes > MOST_SPILLED]
 
 
 @pytest.mark.slow
@@ -126,8 +133,7 @@ def test_units_with_edge_operands_spill_little(dtype: str, step: int) -> None:
             units.append(weights_unit(*form, options._replace(weights=True), fragment))
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         found = list(pool.map(lambda unit: spills(unit, "sm_90"), units))
-    most = 128  # bytes stored and loaded: 16 registers once
-    assert not [r for kernels in found for r in kernels if r.spill_bytes > most]
+    assert not [r for kernels in found for r in kernels if r.spill_bytes > MOST_SPILLED]
 
 
 def test_resources_are_read_from_the_log() -> None:

@@ -19,6 +19,8 @@ from tests.runtime.cpu_family import (
     twin_results,
 )
 
+pytestmark = pytest.mark.sampled(2)
+
 ALL = {
     "gatv2": ("rows", "attention"),
     "gat": ("terms", "shared", "summed", "attention"),

@@ -17,9 +17,10 @@ from dgl.nn.pytorch import APPNPConv, ChebConv, SGConv, TAGConv
 
 from tests.adapters.dgl.aggregation import check, fused, name
 from tests.adapters.dgl.helpers import falls_back, make_graph
-from tests.adapters.pyg.helpers import normal, pairwise
+from tests.adapters.grid.covering import pairwise
+from tests.adapters.pyg.helpers import normal
 
-pytestmark = pytest.mark.usefixtures("twin_aggregation")
+pytestmark = [pytest.mark.usefixtures("twin_aggregation"), pytest.mark.sampled(2)]
 
 COMMON: dict[str, list[Any]] = {
     "graph": ["homogeneous", "batched"],

@@ -15,7 +15,8 @@ from dgl.nn.pytorch import GatedGraphConv
 from gnn_backend.adapters.dgl import graph_of
 from tests.adapters.dgl.aggregation import check, fused, name
 from tests.adapters.dgl.helpers import falls_back, make_graph
-from tests.adapters.pyg.helpers import normal, pairwise
+from tests.adapters.grid.covering import pairwise
+from tests.adapters.pyg.helpers import normal
 
 pytestmark = pytest.mark.usefixtures("twin_aggregation")
 

@@ -15,9 +15,10 @@ from dgl.nn.pytorch import GINConv, GINEConv
 
 from tests.adapters.dgl.aggregation import check, fused, name
 from tests.adapters.dgl.helpers import KINDS, falls_back, make_graph
-from tests.adapters.pyg.helpers import normal, pairwise
+from tests.adapters.grid.covering import pairwise
+from tests.adapters.pyg.helpers import normal
 
-pytestmark = pytest.mark.usefixtures("twin_aggregation")
+pytestmark = [pytest.mark.usefixtures("twin_aggregation"), pytest.mark.sampled(2)]
 
 
 def linear(width: int) -> nn.Module:

@@ -13,9 +13,10 @@ from dgl.nn.pytorch import PNAConv
 
 from tests.adapters.dgl.aggregation import but_for_cancellation, check, fused, name
 from tests.adapters.dgl.helpers import falls_back, make_graph
-from tests.adapters.pyg.helpers import normal, pairwise
+from tests.adapters.grid.covering import pairwise
+from tests.adapters.pyg.helpers import normal
 
-pytestmark = pytest.mark.usefixtures("twin_aggregation")
+pytestmark = [pytest.mark.usefixtures("twin_aggregation"), pytest.mark.sampled(2)]
 
 CHOICES: dict[str, list[Any]] = {
     "graph": ["homogeneous", "batched"],

@@ -14,9 +14,10 @@ from dgl.nn.pytorch import SAGEConv
 
 from tests.adapters.dgl.aggregation import check, name
 from tests.adapters.dgl.helpers import KINDS, falls_back, make_graph
-from tests.adapters.pyg.helpers import normal, pairwise
+from tests.adapters.grid.covering import pairwise
+from tests.adapters.pyg.helpers import normal
 
-pytestmark = pytest.mark.usefixtures("twin_aggregation")
+pytestmark = [pytest.mark.usefixtures("twin_aggregation"), pytest.mark.sampled(2)]
 
 CHOICES: dict[str, list[Any]] = {
     "graph": list(KINDS),

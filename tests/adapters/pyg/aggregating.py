@@ -11,7 +11,8 @@ import torch_geometric.nn as nn
 from torch_geometric import EdgeIndex
 from torch_geometric.utils import degree
 
-from tests.adapters.pyg.helpers import edges, normal, pairwise
+from tests.adapters.grid.covering import pairwise
+from tests.adapters.pyg.helpers import edges, normal
 
 WIDTH = 6
 SIZES = {"one": (12, 12), "pair": (12, 12), "wide": (9, 14), "tall": (14, 9), "no dst": (14, 9)}

@@ -17,7 +17,7 @@ from tests.adapters.pyg.aggregating import (
     identifier,
 )
 
-pytestmark = pytest.mark.usefixtures("twin_aggregation")
+pytestmark = [pytest.mark.usefixtures("twin_aggregation"), pytest.mark.sampled(2)]
 
 
 @pytest.mark.parametrize(("name", "c"), COMBINATIONS, ids=identifier)

@@ -13,6 +13,8 @@ from gnn_backend.errors import InvalidArgument
 from gnn_backend.profile import profile
 from tests.adapters.torch_scatter import oracle
 
+pytestmark = pytest.mark.sampled(3)
+
 REDUCTIONS = ("sum", "mean", "mul", "max", "min")
 SORTED = torch.tensor([0, 0, 1, 1, 1, 1, 1, 1, 1, 3, 3, 4])
 SHUFFLED = SORTED[torch.tensor([4, 9, 1, 0, 11, 3, 6, 10, 2, 8, 5, 7])]

@@ -212,7 +212,7 @@ def test_steps_after_the_first_build_nothing(place: Place, monkeypatch: pytest.M
     for name in ("make_splits", "count_splits"):
         stock = getattr(graphs, name)
         monkeypatch.setattr(graphs, name, lambda *a, f=stock: built.append(f.__name__) or f(*a))
-    for name in ("_transpose", "__init__"):
+    for name in ("_transposed", "__init__"):
         stock = getattr(graphs.Graph, name)
         monkeypatch.setattr(
             graphs.Graph, name, lambda *a, f=stock: built.append(f.__name__) or f(*a)
@@ -231,7 +231,7 @@ def test_steps_after_the_first_build_nothing(place: Place, monkeypatch: pytest.M
     first, built[:] = list(built), []
     step()
     step()
-    assert first.count("_transpose") == 1 and first.count("__init__") == 2
+    assert first.count("_transposed") == 1 and first.count("__init__") == 2
     assert built == []
 
 

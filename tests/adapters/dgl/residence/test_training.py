@@ -28,6 +28,8 @@ from tests.adapters.dgl.residence.places import (
     homogeneous,
 )
 
+pytestmark = pytest.mark.sampled(2)
+
 
 class GCN(nn.Module):
     def __init__(self) -> None:

@@ -30,6 +30,8 @@ from tests.ops.support import (
     twin,
 )
 
+pytestmark = pytest.mark.sampled(2)
+
 #: Traversals that the gradient of each operand needs; the other one must not run.
 PASSES = {
     "numba": {"x_src": {"backward_src"}, "x_dst": {"backward_dst"}, "att": {"backward_dst"}},

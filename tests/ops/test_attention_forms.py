@@ -28,6 +28,8 @@ from tests.ops.test_projected_attention import (
     differentiate,
 )
 
+pytestmark = pytest.mark.sampled(2)
+
 SCALARS = {"gat": {"negative_slope": 0.2}, "dot": {"scale": 0.7}, "agnn": {"scale": 1.0}}
 #: Form, and where destinations' features and projection come from.
 CASES = [

@@ -26,6 +26,8 @@ from tests.ops.support import (
     run,
 )
 
+pytestmark = pytest.mark.sampled(2)
+
 SHAPES = [(2, 64), (3, 7)]
 
 

@@ -22,6 +22,8 @@ from gnn_backend.ops.projected_attention import Projection, projected_attention
 from gnn_backend.profile import profile
 from tests.ops.support import edges_with_hubs
 
+pytestmark = pytest.mark.sampled(2)
+
 HEADS, DIM, FEATURES = 2, 3, 5
 SLOPE = {"negative_slope": 0.2}
 TOLERANCE = {torch.float64: 1e-11, torch.float32: 2e-5, torch.bfloat16: 5e-2}

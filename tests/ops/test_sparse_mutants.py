@@ -27,6 +27,8 @@ from tests.ops.operators import (
 from tests.ops.support import edges_with_hubs
 from tests.ops.test_mutants import kernels, mutants_cache, mutate
 
+pytestmark = pytest.mark.sampled(2)
+
 __all__ = ["kernels", "mutants_cache"]
 
 SPMM = {

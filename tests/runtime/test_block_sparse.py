@@ -23,6 +23,8 @@ from tests.runtime.block_cases import (
     with_bias,
 )
 
+pytestmark = pytest.mark.sampled(2)
+
 
 @pytest.fixture(autouse=True)
 def emulated_with_tf32() -> Iterator[None]:

@@ -23,6 +23,8 @@ from tests.runtime.cpu_cases import (
     skewed_graph,
 )
 
+pytestmark = pytest.mark.sampled(2)
+
 TOLERANCE = {
     torch.float64: 1e-12,
     torch.float32: 5e-6,

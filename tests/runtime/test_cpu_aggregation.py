@@ -21,7 +21,7 @@ from tests.runtime.aggregation_cases import (
 )
 from tests.runtime.cpu_cases import LargestTensor, assert_close, skewed_graph
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(6)
 
 TOLERANCE = {torch.float64: 1e-11, torch.float32: 2e-5}
 LINEAR = ("sum", "square", "max", "min")

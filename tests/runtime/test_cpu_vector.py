@@ -27,6 +27,8 @@ from gnn_backend.runtime.cpu_vector import (
     zeros,
 )
 
+pytestmark = pytest.mark.sampled(2)
+
 OPTIONS = {"fastmath": {"contract", "nsz", "arcp", "afn"}, "error_model": "numpy"}
 
 

@@ -24,7 +24,7 @@ from gnn_backend.runtime.sparse.aggregation_instances import (
     merge_vector,
 )
 from gnn_backend.runtime.sparse.layout import TYPES, columns_for
-from tests.runtime.test_compile import ARCHS, spills
+from tests.runtime.test_compile import SOME_ARCHS, spills
 
 ALL = tuple(STATISTICS)
 
@@ -68,7 +68,7 @@ def test_what_a_name_does_not_tell_is_the_same() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("arch", SOME_ARCHS)
 def test_fast_units_spill_nothing(arch: str) -> None:
     pytest.importorskip("cupy_backends.cuda.libs.nvrtc", reason="no CuPy with NVRTC")
     with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -76,6 +76,7 @@ def test_fast_units_spill_nothing(arch: str) -> None:
     assert not [kernels for kernels in found if kernels]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", TYPES)
 def test_everything_at_once_compiles(dtype: str) -> None:
     """Every statistic, message and access, masked tails, 64-bit edge ids."""

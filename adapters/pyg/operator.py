@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 from collections.abc import Callable
 from typing import Any
@@ -59,9 +60,13 @@ class Operator:
 
         return disguised(replacement, original)
 
+    @functools.cached_property
+    def _judge(self) -> Callable[..., bool]:
+        judge: Callable[..., bool] = getattr(importlib.import_module(self.module), self.ready)
+        return judge
+
     def _is_ready(self, args: Any, kwargs: Any) -> bool:
-        ready = getattr(importlib.import_module(self.module), self.ready)
         try:
-            return bool(ready(*args, **kwargs))
+            return bool(self._judge(*args, **kwargs))
         except (TypeError, IndexError, RuntimeError, ValueError):  # the host names what is wrong
             return False

@@ -43,12 +43,16 @@ def streamed(graph: Graph, weight: Tensor) -> Weighted:
     ids = graph.by_dst.edge_ids
     if ids is None:
         return Weighted(graph, weight)
-    csr = graph.by_dst
-    numbered = graph.plans.get("by_dst order")
-    if numbered is None:
-        numbered = Graph.from_csr(csr.indptr, csr.indices, graph.num_src)
-        graph.plans["by_dst order"] = numbered
-    return Weighted(numbered, weight[ids.long()])
+    return Weighted(_numbered(graph), weight[ids.long()])
+
+
+def _numbered(graph: Graph) -> Graph:
+    """The same edges numbered in ``by_dst`` order; kept with the graph."""
+    found = graph.plans.get("by_dst order")
+    if found is None:
+        csr = graph.by_dst
+        found = graph.plans["by_dst order"] = Graph.from_csr(csr.indptr, csr.indices, graph.num_src)
+    return found  # type: ignore[no-any-return]
 
 
 def symmetric(graph: Graph, dtype: torch.dtype) -> Weighted:
@@ -77,6 +81,6 @@ def symmetric(graph: Graph, dtype: torch.dtype) -> Weighted:
             scale = scale.masked_fill(scale.isinf(), 0.0)
             rows = expand_rows(csr.indptr, graph.num_edges)
             weight = (scale[rows] * scale[csr.indices.long()]).to(dtype)
-            numbered = Graph.from_csr(csr.indptr, csr.indices, graph.num_src)
+            numbered = _numbered(graph)
         found = graph.plans[key] = Weighted(numbered, weight)
     return found  # type: ignore[no-any-return]

@@ -105,14 +105,17 @@ def milliseconds(call: Callable[[], object], device: torch.device) -> float:
 
 
 def _replayed(call: Callable[[], object], device: torch.device) -> float:
-    """What the host takes to launch small kernels would hide their differences."""
+    """What the host takes to launch small kernels would hide their differences.
+
+    Other threads may use CUDA meanwhile, as those that pin batches of a loader do.
+    """
     graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream(device)
     with torch.cuda.device(device):
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             call()
         torch.cuda.current_stream().wait_stream(side)
-        with torch.cuda.graph(graph):
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             for _ in range(_REPLAYED):
                 call()
         samples = []

@@ -49,12 +49,14 @@ def test_second_derivatives(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_many_rows_in_float32() -> None:
     given = operands(400_000, torch.float32)
     exact = operands(400_000, torch.float64)
-    cotangent = torch.rand(400_000, HEADS, dtype=torch.float64)  # of one sign, as sums grow most
+    generator = torch.Generator().manual_seed(1)
+    cotangent = torch.rand(400_000, HEADS, generator=generator, dtype=torch.float64)
     wide = torch.autograd.grad(edge_logits(*exact), exact[1:], cotangent)
     for got, want in zip(
         torch.autograd.grad(edge_logits(*given), given[1:], cotangent.float()), wide, strict=True
     ):
-        assert (got - want).abs().max() < 2e-6 * want.abs().max() + 2e-3
+        # A single product is 1e-5 off, chunks are 1e-6.
+        assert (got - want).abs().max() < 3e-6 * want.abs().max()
 
 
 @pytest.mark.parametrize("rows", [6, 20])

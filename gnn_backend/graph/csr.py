@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 
 from gnn_backend.graph.build import expand_rows, group_cuda
@@ -19,16 +20,23 @@ class CSR:
         The other endpoint: sources in ``by_dst``, destinations in ``by_src``.
     edge_ids : integer [E] or None
         CSR position -> the caller's edge, stable within a row; None means identity.
+    rows : int32 [rows] or None
+        Which row each is, where they are laid out in another order; None means identity.
     """
 
-    __slots__ = ("_edge_ids", "indices", "indptr")
+    __slots__ = ("_edge_ids", "indices", "indptr", "rows")
 
     def __init__(
-        self, indptr: Tensor, indices: Tensor, edge_ids: Tensor | Callable[[], Tensor] | None
+        self,
+        indptr: Tensor,
+        indices: Tensor,
+        edge_ids: Tensor | Callable[[], Tensor] | None,
+        rows: Tensor | None = None,
     ) -> None:
         self.indptr = indptr
         self.indices = indices
         self._edge_ids = edge_ids
+        self.rows = rows
 
     @property
     def edge_ids(self) -> Tensor | None:
@@ -82,3 +90,27 @@ def sorted_by_source(src: Tensor, dst: Tensor, num_src: int) -> CSR:
 
     indptr, indices, order, _ = group_cpu(src, dst, num_src)
     return CSR(indptr, indices, order)
+
+
+def ordered_rows(csr: CSR, order: Tensor) -> CSR:
+    """The rows of a CSR laid out in another order; within a row nothing moves.
+
+    Parameters
+    ----------
+    csr : CSR
+    order : int32 [rows]
+        Place -> row. The result keeps it, without a copy.
+    """
+    degree = csr.indptr.diff()[order.long()]
+    indptr = torch.nn.functional.pad(degree.cumsum(0, dtype=csr.indptr.dtype), (1, 0))
+
+    def places() -> Tensor:
+        shift = csr.indptr[:-1][order.long()] - indptr[:-1]
+        at = torch.arange(csr.indices.numel(), dtype=indptr.dtype, device=indptr.device)
+        return at.add_(shift[expand_rows(indptr, at.numel()).long()])
+
+    def edge_ids() -> Tensor:
+        found = places()
+        return found if csr.edge_ids is None else csr.edge_ids[found.long()]
+
+    return CSR(indptr, csr.indices[places().long()], edge_ids, order)

@@ -29,7 +29,8 @@ from gnn_backend.graph.checks import (
     node_count,
     out_of_range,
 )
-from gnn_backend.graph.csr import CSR, sorted_by_source, transposed
+from gnn_backend.graph.csr import CSR, ordered_rows, sorted_by_source, transposed
+from gnn_backend.graph.order import Order
 from gnn_backend.graph.splits import MAX_CHUNK, Splits, count_splits, make_splits
 from gnn_backend.graph.stats import DegreeStats, degree_stats
 
@@ -49,9 +50,18 @@ class Graph:
     by_dst, by_src : CSR
         ``by_src`` (the transposed adjacency) is built at first use; its rows are in the order of
         ``by_dst``, or of the edges in a graph made by :meth:`from_edges`.
+    order : Order or None
+        The order in which kernels go over the rows, of a graph made by :meth:`reorder`.
     """
 
-    def __init__(self, num_src: int, num_dst: int, by_dst: CSR, counts: dict[Any, Any]) -> None:
+    def __init__(
+        self,
+        num_src: int,
+        num_dst: int,
+        by_dst: CSR,
+        counts: dict[Any, Any],
+        order: Order | None = None,
+    ) -> None:
         self._num_src = num_src
         self._num_dst = num_dst
         self._by_dst = by_dst
@@ -64,6 +74,9 @@ class Graph:
         self._block_places: dict[Direction, Tensor] = {}
         self._places: dict[Direction, Tensor | None] = {}
         self.plans: dict[Any, Any] = {}  # launch plans that the runtime keeps with the graph
+        self._order = order
+        self._reordered: dict[tuple[str, bool], Graph] = {}
+        self._ordered_rows: dict[Direction, CSR] = {}
         self._ends: tuple[Tensor, Tensor] | None = None
         self._reversed: Graph | weakref.ref[Graph] | None = None
         self._lock = threading.RLock()
@@ -201,7 +214,8 @@ class Graph:
 
     def __reduce__(self) -> Any:
         csr = self._by_dst
-        return (Graph.from_csr, (csr.indptr, csr.indices, self._num_src, csr.edge_ids))
+        parts = csr.indptr, csr.indices, self._num_src, csr.edge_ids
+        return (Graph.from_csr, parts) if self._order is None else (_ordered, (self._order, *parts))
 
     # ------------------------------------------------------------------ structure
 
@@ -249,12 +263,74 @@ class Graph:
         with self._lock:
             found = self._reversed() if isinstance(self._reversed, weakref.ref) else self._reversed
             if found is None:
-                found = Graph(self._num_dst, self._num_src, by_src, {})
+                order = None if self._order is None else self._order.reversed()
+                found = Graph(self._num_dst, self._num_src, by_src, {}, order)
                 found._by_src = self._by_dst
                 for (direction, chunk), sizes in self._counts.items():
                     found._counts["src" if direction == "dst" else "dst", chunk] = sizes
                 found._reversed = weakref.ref(self)
                 self._reversed = found
+        return found
+
+    @property
+    def order(self) -> Order | None:
+        return self._order
+
+    def reorder(self, method: str, *, bipartite: bool | None = None) -> Graph:
+        """The same graph with its rows gone over in another order, for the caches' sake; cached.
+
+        Nodes and edges keep their numbers, tables and results their rows, random numbers their
+        edges, and neighbours their order within a row. Kernels take the rows, by destination and by
+        source, in the order found, so that those which share neighbours are worked on at the same
+        time. See ``docs/reordering.md``.
+
+        Parameters
+        ----------
+        method : {"natural", "degree", "rcm", "community"}
+            By number; by degree, largest first; reverse Cuthill-McKee (SciPy, on the CPU); or by
+            communities (see :mod:`gnn_backend.graph.communities`).
+        bipartite : bool, optional
+            Whether sources and destinations are different nodes. By default they are if their
+            numbers differ.
+
+        Returns
+        -------
+        Graph
+            It shares both CSRs with this one.
+
+        Raises
+        ------
+        InvalidArgument
+            An unknown method, or ``bipartite=False`` where the numbers of nodes differ.
+        ImportError
+            ``rcm`` without SciPy.
+        """
+        from gnn_backend.graph.reorder import make_order
+
+        apart = self.num_src != self.num_dst if bipartite is None else bool(bipartite)
+        key, order = (method, apart), self._order
+        if order is not None and key == (order.method, order.bipartite):
+            return self
+        with self._lock:
+            found = self._reordered.get(key)
+            if found is None:
+                order, by_src = make_order(self, *key), self.by_src
+                found = Graph(self._num_src, self._num_dst, self._by_dst, self._counts, order)
+                found._by_src, found._ends = by_src, self._ends
+                self._reordered[key] = found
+        return found
+
+    def ordered_rows(self, direction: Direction) -> CSR:
+        """The CSR with its rows laid out in the order of :meth:`reorder`; cached.
+
+        ``rows`` of the result tells which they are. Without an order it is the CSR itself.
+        """
+        if self._order is None:
+            return self.csr(direction)
+        found = self._ordered_rows.get(direction)
+        if found is None:
+            made = ordered_rows(self.csr(direction), self._order.of(direction))
+            found = self._ordered_rows.setdefault(direction, made)
         return found
 
     def _transposed(self) -> CSR:
@@ -285,9 +361,11 @@ class Graph:
                 if found is None:
                     indptr = self.csr(direction).indptr
                     if key not in self._counts:
-                        sizes = count_splits(indptr.diff(), (chunk,))[0].tolist()
-                        self._counts[key] = tuple(sizes)
-                    found = self._splits[key] = make_splits(indptr, chunk, *self._counts[key])
+                        counted = count_splits(indptr.diff(), (chunk,))[0].tolist()
+                        self._counts[key] = tuple(counted)
+                    order = None if self._order is None else self._order.of(direction)
+                    sizes = self._counts[key]
+                    found = self._splits[key] = make_splits(indptr, chunk, *sizes, order=order)
         return found
 
     def stats(self, direction: Direction) -> DegreeStats:
@@ -330,20 +408,32 @@ class Graph:
         return found
 
     def nbytes(self) -> int:
-        """Bytes held now, lazily built parts included."""
-        parts = [self._by_dst, self._by_src, *self._splits.values(), *self._blocks.values()]
+        """Bytes held now, lazily built parts and reordered graphs included."""
+        own = self._by_dst.nbytes() + (0 if self._by_src is None else self._by_src.nbytes())
+        return own + self._bytes_beside() + sum(g._bytes_beside() for g in self._reordered.values())
+
+    def _bytes_beside(self) -> int:
+        """Bytes of all but the CSRs, which reordered graphs share."""
+        parts: list[Any] = [*self._splits.values(), *self._blocks.values()]
+        parts += [*self._ordered_rows.values()]
+        if self._order is not None:
+            parts.append(self._order)
         if isinstance(self._reversed, Graph):
             parts += self._reversed._splits.values()
         held = (*self._block_places.values(), *self._places.values())
         places = sum(t.numel() * t.element_size() for t in held if t is not None)
-        return places + sum(p.nbytes() for p in parts if p is not None)
+        return int(places + sum(p.nbytes() for p in parts))
 
     def clear(self) -> None:
-        """Drop what was built lazily; it is built again when needed."""
+        """Drop what was built lazily; it is built again when needed. An order stays."""
         with self._lock:
             self.plans.clear()
+            self._reordered.clear()
+            self._ordered_rows.clear()
             if not isinstance(self._reversed, weakref.ref):  # else both CSRs are another's
-                self._by_src = self._reversed = None
+                self._reversed = None
+                if self._order is None:
+                    self._by_src = None
             self._splits.clear()
             self._stats.clear()
             self._blocks.clear()
@@ -356,3 +446,9 @@ class Graph:
             f"Graph(num_src={self.num_src}, num_dst={self.num_dst}, "
             f"num_edges={self.num_edges}, device='{self.device}')"
         )
+
+
+def _ordered(order: Order, *parts: Any) -> Graph:
+    """A graph out of its pickle, with the order that it had."""
+    plain = Graph.from_csr(*parts)
+    return Graph(plain.num_src, plain.num_dst, plain.by_dst, {}, order)

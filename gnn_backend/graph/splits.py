@@ -15,6 +15,7 @@ from torch import Tensor
 
 COUNT_SHIFT = 48  # a task packs `begin` into 48 bits and `count` into the 16 above
 MAX_CHUNK = 32767  # keeps the packed count non-negative
+WINDOW = 256  # tasks of ordered rows that are sorted by length: a few blocks of a GPU
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,7 @@ def make_splits(
     num_heavy: int,
     *,
     padded: bool = False,
+    order: Tensor | None = None,
 ) -> Splits:
     """Build the tasks of a CSR whose sizes ``count_splits`` gave; no device-to-host copy.
 
@@ -107,7 +109,10 @@ def make_splits(
 
     On CUDA the tasks are ordered longest first (the long ones start early, the tail is short,
     and tasks that share a warp are of like length); on the CPU they follow the rows, which keeps
-    memory accesses in order.
+    memory accesses in order. With ``order``, a permutation of the rows, they follow that: rows that
+    stand together in it run at the same time and find each other's neighbours in the caches. Only
+    within windows of ``WINDOW`` tasks are they then ordered by length, so that those that share a
+    warp still are of like length. What a row reads, and in which order, is the same in any case.
     """
     device, degree = indptr.device, indptr.diff().long()
     pieces = (degree + chunk - 1).div(chunk, rounding_mode="floor")
@@ -125,7 +130,9 @@ def make_splits(
     slot = torch.where(pieces[rows] > 1, first_slot[rows] + piece, -1)
     packed = (begin | (count << COUNT_SHIFT)).view(torch.int32).view(-1, 2)
     tasks = torch.cat([torch.stack([rows, slot], 1).int(), packed], 1)
-    if device.type == "cuda":
+    if order is not None:
+        tasks = tasks[_following(order, rows, count, chunk)]
+    elif device.type == "cuda":
         tasks = tasks[torch.argsort(count, descending=True, stable=True)]
     heavy = pieces > 1
     heavy_rows = torch.argsort(heavy, descending=True, stable=True)[:num_heavy]
@@ -133,3 +140,13 @@ def make_splits(
         heavy_rows = torch.where(heavy[heavy_rows], heavy_rows, degree.numel() - 1)
     heavy_ptr = torch.cat([first_slot[heavy_rows], slots_per_row.sum()[None]]).int()
     return Splits(chunk, tasks.contiguous(), num_slots, heavy_rows.int(), heavy_ptr)
+
+
+def _following(order: Tensor, rows: Tensor, count: Tensor, chunk: int) -> Tensor:
+    """Tasks in the order of their rows, within windows longest first."""
+    place = torch.empty_like(order, dtype=torch.int64)
+    place[order.long()] = torch.arange(order.numel(), device=order.device)
+    by_place = torch.argsort(place[rows], stable=True)
+    window = torch.arange(rows.numel(), device=order.device).div(WINDOW, rounding_mode="floor")
+    by_length = torch.argsort(window * (chunk + 1) + (chunk - count[by_place]), stable=True)
+    return by_place[by_length]

@@ -82,7 +82,7 @@ def softmax_forward(
     else:
         note_choice(lambda: f"{functor.name}: Numba, {call.blocks} blocks of edges")
         more |= {"slot_sums": call.slots(call.outputs), "slot_more": call.slots(2 * call.heads)}
-        call.launch("forward", graph.by_dst, rows, out=out, lse=lse, **more)
+        call.launch("forward", graph.ordered_rows("dst"), rows, out=out, lse=lse, **more)
     return out.to(call.dtype), lse, None if out_edge is None else out_edge.to(call.dtype)
 
 
@@ -125,8 +125,9 @@ def _weights(call: Call, lse: Tensor) -> Tensor:
     attention = call.empty(graph.num_edges, call.heads)
     if attention.numel():
         call.launch(
-            "weights", graph.by_dst, graph.num_dst, lse=call.dense(lse), attention=attention
-        )
+            "weights", graph.ordered_rows("dst"), graph.num_dst,
+            lse=call.dense(lse), attention=attention,
+        )  # fmt: skip
     return attention
 
 
@@ -217,7 +218,7 @@ def _backward_dst(call: Call, wanted: Mapping[str, str]) -> dict[str, Tensor]:
     if not targets:
         return {}
     slots = {"slot_sums": call.slots(call.keys), "slot_edge": call.slots(call.features)}
-    call.launch("backward_dst", call.graph.by_dst, rows, **targets, **slots)
+    call.launch("backward_dst", call.graph.ordered_rows("dst"), rows, **targets, **slots)
     gradients = {name.removeprefix("grad_"): target for name, target in targets.items()}
     if "param" in wanted:
         gradients["param"] = gradients["param"][0].clone()
@@ -234,7 +235,7 @@ def _backward_src(call: Call, wanted: Mapping[str, str]) -> dict[str, Tensor]:
     elif "key" in wanted:
         targets["grad_key"] = fresh_like(call.tensors["key"])
         targets["slot_more"] = call.slots(call.keys)
-    call.launch("backward_src", call.graph.by_src, call.graph.num_src, **targets)
+    call.launch("backward_src", call.graph.ordered_rows("src"), call.graph.num_src, **targets)
     both = {"value": targets.get("grad_value"), "key": targets.get("grad_key")}
     if call.module.VALUE_IS_KEY:
         both["key"] = both["value"]

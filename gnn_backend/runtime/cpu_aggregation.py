@@ -77,7 +77,7 @@ def aggregate_forward(
     if rows * call.features:
         blocks = call.blocks(rows, PARTS)
         note_choice(lambda: f"{', '.join(values)}: Numba, {blocks} blocks of edges")
-        where = "aggregate_forward", graph.by_dst, rows, blocks
+        where = "aggregate_forward", graph.ordered_rows("dst"), rows, blocks
         call.launch(*where, values | saved, nan_wins=nan_wins, parts=PARTS)
     for name in _EXTREMES:
         if name in values:
@@ -209,7 +209,7 @@ def _gather(
         targets["grad_temperature"] = call.empty(blocks, *call.shape)
     if not targets:
         return None
-    where = "aggregate_backward", graph.by_src, graph.num_src, blocks
+    where = "aggregate_backward", graph.ordered_rows("src"), graph.num_src, blocks
     call.launch(*where, tables | targets, parts=1)
     found = targets.get("grad_temperature")
     return None if found is None else found[0]
@@ -234,7 +234,7 @@ def _add_winners(
     graph = call.graph
     tables = {f"grad_{name}": call.dense(grad) for name, grad in grads.items()}
     tables |= {f"{name}_first": forward.saved[f"{name}_first"] for name in grads}
-    where = graph.by_dst, graph.num_dst
+    where = graph.ordered_rows("dst"), graph.num_dst  # in which the forward counted places
     x = {name: grad for name, grad in targets.items() if name == "grad_x"}
     edge = {name: grad for name, grad in targets.items() if name != "grad_x"}
     if x:  # each number has one owner, so that any count of blocks gives the same

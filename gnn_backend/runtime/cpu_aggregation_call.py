@@ -117,6 +117,7 @@ class AggregateCall:
             None if ids is None else ids.dtype,
             nan_wins,
             self.compared,
+            csr.rows is not None,
         )
         module = cpu_module.aggregate_module(self.path, variant)
         slots = 2 * blocks if blocks > 1 else 0
@@ -130,6 +131,8 @@ class AggregateCall:
         }
         if ids is not None:
             held["edge_ids"] = ids
+        if csr.rows is not None:
+            held["row_ids"] = csr.rows
         values = {key: tensor.data_ptr() for key, tensor in held.items()}
         values |= {"rows": rows, "edges": self.graph.num_edges, "blocks": blocks}
         values |= {"heads": self.heads, "width": self.width}

@@ -105,10 +105,13 @@ class Call:
         return max(1, min(work // BLOCK_WORK, MAX_BLOCKS, limit))
 
     def variant(
-        self, given: frozenset[str] = frozenset(), edge_id: torch.dtype | None = None
+        self,
+        given: frozenset[str] = frozenset(),
+        edge_id: torch.dtype | None = None,
+        row_ids: bool = False,
     ) -> ModuleType:
         indptr = self.graph.by_dst.indptr
-        variant = cpu_module.Variant(self.real, indptr.dtype, self.wide, given, edge_id)
+        variant = cpu_module.Variant(self.real, indptr.dtype, self.wide, given, edge_id, row_ids)
         return cpu_module.softmax_module(self.functor, variant)
 
     def dense(self, tensor: Tensor) -> Tensor:
@@ -129,7 +132,7 @@ class Call:
         if not given & {"edge_query", "out_edge", "grad_out_edge"}:
             given -= {"edge_features"}  # nothing reads them
         ids = csr.edge_ids if given & _BY_EDGE else None
-        module = self.variant(given, None if ids is None else ids.dtype)
+        module = self.variant(given, None if ids is None else ids.dtype, csr.rows is not None)
         # Blocks write to their own cache lines.
         stride = -(-(BUFFERS * module.EDGES + 2 * self.heads) // 16) * 16
         held |= {
@@ -140,6 +143,8 @@ class Call:
         }
         if ids is not None:
             held["edge_ids"] = ids
+        if csr.rows is not None:
+            held["row_ids"] = csr.rows
         values = {key: tensor.data_ptr() for key, tensor in held.items()}
         values |= self.numbers | self._sizes(rows) | {"buffer_stride": stride}
         order = module.Arguments._fields

@@ -105,6 +105,8 @@ class Variant:
         Which of the ``OPTIONAL`` arguments are read or written.
     edge_id : torch.dtype, optional
         Of the caller's edge numbers; None where they are the positions or are not asked for.
+    row_ids : bool
+        Rows are laid out in another order than by number.
     """
 
     real: torch.dtype
@@ -112,13 +114,14 @@ class Variant:
     wide: int
     given: frozenset[str] = frozenset()
     edge_id: torch.dtype | None = None
+    row_ids: bool = False
 
     def text(self) -> str:
         """The lines of ``common.py`` that this variant replaces."""
         real, offset = _NAMES[self.real], _NAMES[self.offset]
         lines = [f"REAL = types.{real}", f"OFFSET = types.{offset}", f"WIDE = {self.wide}"]
         edge_id = None if self.edge_id is None else f"types.{_NAMES[self.edge_id]}"
-        lines.append(f"EDGE_ID = {edge_id}")
+        lines += [f"EDGE_ID = {edge_id}", f"ROW_ID = {'types.int32' if self.row_ids else None}"]
         lines += [f"{n.upper()} = {'REAL' if n in self.given else None}" for n in OPTIONAL]
         return "\n".join(lines) + "\n"
 
@@ -129,7 +132,7 @@ class AggregateVariant:
 
     Attributes
     ----------
-    real, offset, wide, edge_id
+    real, offset, wide, edge_id, row_ids
         As in :class:`Variant`.
     given : frozenset of str
         Which of the ``AGGREGATE_OPTIONAL`` arguments are read or written.
@@ -146,13 +149,15 @@ class AggregateVariant:
     edge_id: torch.dtype | None
     nan_wins: bool
     compared: torch.dtype
+    row_ids: bool = False
 
     def text(self) -> str:
         """The lines of ``common.py`` and ``aggregate_arguments.py`` that this variant replaces."""
         real, offset = _NAMES[self.real], _NAMES[self.offset]
         edge_id = None if self.edge_id is None else f"types.{_NAMES[self.edge_id]}"
         lines = [f"REAL = types.{real}", f"OFFSET = types.{offset}", f"WIDE = {self.wide}"]
-        lines += [f"EDGE_ID = {edge_id}", f"NAN_WINS = {self.nan_wins}"]
+        lines += [f"EDGE_ID = {edge_id}", f"ROW_ID = {'types.int32' if self.row_ids else None}"]
+        lines.append(f"NAN_WINS = {self.nan_wins}")
         rounding = _ROUNDED.get(self.compared, "as_is")
         lines.append(f"from {cpu_vector.__name__} import {rounding} as compared")
         for name in AGGREGATE_OPTIONAL:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gnn_backend.graph import Graph
+from gnn_backend.graph import CSR, Graph
 from gnn_backend.ops.functors import FUNCTORS, Functor
 from gnn_backend.runtime import cpu
 from gnn_backend.runtime.launch import Cotangents, Saved
@@ -24,6 +24,14 @@ def skewed_graph(num_src: int = 60, num_dst: int = 45, edges: int = 700, seed: i
     src = (draw[0] ** 3 * (num_src - 5)).long()
     dst = 3 + (draw[1] ** 4 * (num_dst - 8)).long()
     return Graph.from_edge_index(torch.stack([src, dst]), num_src, num_dst)
+
+
+def with_64_bit_offsets(graph: Graph) -> Graph:
+    """The graph with offsets as graphs of 2^31 edges have them; its edges in the CSR's order."""
+    by_dst, by_src = (CSR(c.indptr.long(), c.indices, None) for c in (graph.by_dst, graph.by_src))
+    wide = Graph(graph.num_src, graph.num_dst, by_dst, {})
+    wide._by_src = by_src
+    return wide
 
 
 def gatv2_operands(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 
@@ -21,6 +19,7 @@ from tests.runtime.cpu_cases import (
     reference,
     run,
     skewed_graph,
+    with_64_bit_offsets,
 )
 
 pytestmark = pytest.mark.sampled(2)
@@ -220,13 +219,7 @@ def test_chunk_of_only_minus_infinite_logits_is_skipped(many_blocks):
 def test_64_bit_offsets():
     graph = skewed_graph()
     operands = gatv2_operands(graph, 2, 8)
-    wide = SimpleNamespace(
-        num_src=graph.num_src,
-        num_dst=graph.num_dst,
-        num_edges=graph.num_edges,
-        by_dst=SimpleNamespace(indptr=graph.by_dst.indptr.long(), indices=graph.by_dst.indices),
-        by_src=SimpleNamespace(indptr=graph.by_src.indptr.long(), indices=graph.by_src.indices),
-    )
+    wide = with_64_bit_offsets(graph)
     expected = run(graph, operands)
     got = run(wide, operands)
     assert all(torch.equal(got[name], expected[name]) for name in expected)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 
@@ -19,7 +17,12 @@ from tests.runtime.aggregation_cases import (
     engine_results,
     oracle_results,
 )
-from tests.runtime.cpu_cases import LargestTensor, assert_close, skewed_graph
+from tests.runtime.cpu_cases import (
+    LargestTensor,
+    assert_close,
+    skewed_graph,
+    with_64_bit_offsets,
+)
 
 pytestmark = pytest.mark.sampled(6)
 
@@ -210,13 +213,7 @@ def test_64_bit_offsets():
     graph = skewed_graph()
     case = make_case("copy", None, 1, 8, graph=graph, first=True)
     expected = engine_results(case)
-    case.graph = SimpleNamespace(
-        num_src=graph.num_src,
-        num_dst=graph.num_dst,
-        num_edges=graph.num_edges,
-        by_dst=SimpleNamespace(indptr=graph.by_dst.indptr.long(), indices=graph.by_dst.indices),
-        by_src=SimpleNamespace(indptr=graph.by_src.indptr.long(), indices=graph.by_src.indices),
-    )
+    case.graph = with_64_bit_offsets(graph)
     got = engine_results(case)
     assert all(torch.equal(got[name], expected[name]) for name in expected)
 

@@ -19,6 +19,7 @@ from gnn_backend.runtime.numba_templates.common import (
     NEIGHBOR,
     OFFSET,
     REAL,
+    ROW_ID,
     SLOT_ROW,
     inline,
 )
@@ -41,7 +42,8 @@ Aggregation = namedtuple(
     "indptr indices edge_ids x temperature edge_numbers edge_rows sum square max min mul "
     "softmax max_ties min_ties max_first min_first mul_rest softmax_lse grad_sum grad_square "
     "grad_max grad_min grad_mul grad_softmax grad_x grad_edge_numbers grad_edge_rows "
-    "grad_temperature slots first_slots slot_row buffers rows edges heads width blocks",
+    "grad_temperature slots first_slots slot_row buffers rows edges heads width blocks "
+    "row_ids",
 )
 
 
@@ -87,6 +89,7 @@ def aggregation(address):
         field(address, 35, INTEGER),
         field(address, 36, INTEGER),
         field(address, 37, INTEGER),
+        field(address, 38, ROW_ID),
     )
 
 

@@ -24,6 +24,7 @@ from gnn_backend.runtime.numba_templates.common import (
     inline,
     neighbor,
     row_edges,
+    row_of,
     slot_target,
 )
 from gnn_backend.runtime.numba_templates.message_copy import edge_slope, message, x_slope
@@ -184,10 +185,11 @@ def aggregate_backward(block, address):
     bounds = block_bounds(block, a)
     clear_slots(block, a)
     slot = 2 * block
-    for row in range(bounds[0], min(bounds[2] + 1, a.rows)):
-        begin, end, whole = row_edges(row, bounds, a)
+    for place in range(bounds[0], min(bounds[2] + 1, a.rows)):
+        begin, end, whole = row_edges(place, bounds, a)
         if not whole and begin >= end:
             continue
+        row = row_of(a.row_ids, place)
         x_sums = shift(a.grad_x, row * stride)
         if not whole:
             x_sums = slot_target(a.slots, slot * stride, x_sums)

@@ -39,6 +39,7 @@ from gnn_backend.runtime.numba_templates.common import (
     inline,
     neighbor,
     row_edges,
+    row_of,
 )
 from gnn_backend.runtime.numba_templates.message_copy import message
 
@@ -230,17 +231,17 @@ def aggregate_forward(block, address):
     bounds = block_bounds(block, a)
     clear_slots(block, a)
     slot = 2 * block
-    for row in range(bounds[0], min(bounds[2] + 1, a.rows)):
-        begin, end, whole = row_edges(row, bounds, a)
+    for place in range(bounds[0], min(bounds[2] + 1, a.rows)):
+        begin, end, whole = row_edges(place, bounds, a)
         if not whole and begin >= end:
             continue  # another block has the row's edges
-        place = np.int64(-1)
+        row, target = row_of(a.row_ids, place), np.int64(-1)
         if not whole:
-            place = slot
+            target = slot
             put(a.slot_row, slot, row)
             slot += 1
         for h in range(a.heads):
-            for_tiles(forward_tile, a.width, (a, row, h, begin, end, place))
+            for_tiles(forward_tile, a.width, (a, row, h, begin, end, target))
 
 
 @inline

@@ -24,6 +24,7 @@ from gnn_backend.runtime.cpu_vector import first_lanes, lanes, zeros
 REAL = types.float32  # what is computed in
 OFFSET = types.int32  # of indptr
 EDGE_ID = None  # of edge_ids; None: edges are in the caller's order, or nothing asks for it
+ROW_ID = None  # of row_ids; None: rows are laid out by number
 WIDE = 4  # vector registers of a wide tile
 # Optional arguments; None: not given, or not needed.
 EDGE = EDGE_BIAS = EDGE_FEATURES = EDGE_QUERY = None
@@ -49,7 +50,7 @@ Arguments = namedtuple(
     "grad_param grad_key grad_value grad_edge grad_edge_bias grad_edge_features "
     "grad_edge_query slot_sums slot_more slot_edge slot_row buffers scalars rows edges "
     "heads key_width width blocks buffer_stride feature_width feature_stride feature_head "
-    "dropout_seed dropout_offset dropout_threshold",
+    "dropout_seed dropout_offset dropout_threshold row_ids",
 )
 
 
@@ -104,6 +105,7 @@ def arguments(address):
         field(address, 43, INTEGER),
         field(address, 44, INTEGER),
         field(address, 45, INTEGER),
+        field(address, 46, ROW_ID),
     )
 
 
@@ -139,6 +141,14 @@ def row_edges(row, bounds, a):
     begin, end = np.int64(get(a.indptr, row)), np.int64(get(a.indptr, row + 1))
     whole = (row > first or first_edge == begin) and row < last
     return max(begin, first_edge), min(end, end_edge), whole
+
+
+@inline
+def row_of(row_ids, place):
+    """Which row stands at a place of the CSR."""
+    if row_ids is None:
+        return place
+    return np.int64(get(row_ids, place))
 
 
 @inline

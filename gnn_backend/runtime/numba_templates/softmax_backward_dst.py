@@ -14,6 +14,7 @@ from gnn_backend.runtime.numba_templates.common import (
     inline,
     neighbor,
     row_edges,
+    row_of,
     slot_target,
 )
 from gnn_backend.runtime.numba_templates.gatv2 import (
@@ -148,10 +149,11 @@ def backward_dst(block, address):
     bounds = block_bounds(block, a)
     clear_slots(block, a)
     slot = 2 * block
-    for row in range(bounds[0], min(bounds[2] + 1, a.rows)):
-        begin, end, whole = row_edges(row, bounds, a)
-        if row == bounds[2] and begin == end:
+    for place in range(bounds[0], min(bounds[2] + 1, a.rows)):
+        begin, end, whole = row_edges(place, bounds, a)
+        if place == bounds[2] and begin == end:
             break
+        row = row_of(a.row_ids, place)
         query_sums = shift(a.grad_query, row * features)
         edge_query_sums = shift(a.grad_edge_query, row * edge_features)
         if not whole:

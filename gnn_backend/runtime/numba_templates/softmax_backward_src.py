@@ -17,6 +17,7 @@ from gnn_backend.runtime.numba_templates.common import (
     inline,
     neighbor,
     row_edges,
+    row_of,
     slot_target,
     weighted_sum_tile,
 )
@@ -105,10 +106,11 @@ def backward_src(block, address):
     bounds = block_bounds(block, a)
     clear_slots(block, a)
     slot = 2 * block
-    for row in range(bounds[0], min(bounds[2] + 1, a.rows)):
-        begin, end, whole = row_edges(row, bounds, a)
-        if row == bounds[2] and begin == end:
+    for place in range(bounds[0], min(bounds[2] + 1, a.rows)):
+        begin, end, whole = row_edges(place, bounds, a)
+        if place == bounds[2] and begin == end:
             break
+        row = row_of(a.row_ids, place)
         key_sums = shift(a.grad_key, (block if VALUE_IS_KEY else row) * features)
         value_sums = shift(a.grad_value, row * outputs)
         if not whole:

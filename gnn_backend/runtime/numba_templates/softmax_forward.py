@@ -19,6 +19,7 @@ from gnn_backend.runtime.numba_templates.common import (
     for_tiles,
     inline,
     row_edges,
+    row_of,
     scale,
     slot_target,
     weighted_sum_tile,
@@ -115,10 +116,11 @@ def forward(block, address):
     bounds = block_bounds(block, a)
     clear_slots(block, a)
     slot = 2 * block
-    for row in range(bounds[0], min(bounds[2] + 1, a.rows)):
-        begin, end, whole = row_edges(row, bounds, a)
-        if row == bounds[2] and begin == end:
+    for place in range(bounds[0], min(bounds[2] + 1, a.rows)):
+        begin, end, whole = row_edges(place, bounds, a)
+        if place == bounds[2] and begin == end:
             break
+        row = row_of(a.row_ids, place)
         sums, state = shift(a.out, row * stride), shift(logits, STATE_AT)
         edge_sums = shift(a.out_edge, row * edge_stride)
         if not whole:

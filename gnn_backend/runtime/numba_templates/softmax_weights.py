@@ -9,6 +9,7 @@ from gnn_backend.runtime.numba_templates.common import (
     block_bounds,
     inline,
     row_edges,
+    row_of,
 )
 from gnn_backend.runtime.numba_templates.softmax_edges import (
     EDGES,
@@ -41,6 +42,7 @@ def weights(block, address):
     """Attention [E, heads] in the caller's order, of the edges in a block; by_dst CSR."""
     a = arguments(address)
     bounds = block_bounds(block, a)
-    for row in range(bounds[0], min(bounds[2] + 1, a.rows)):
-        begin, end, _ = row_edges(row, bounds, a)
+    for place in range(bounds[0], min(bounds[2] + 1, a.rows)):
+        begin, end, _ = row_edges(place, bounds, a)
+        row = row_of(a.row_ids, place)
         weights_of_row(a, row, begin, end, shift(a.buffers, block * a.buffer_stride))

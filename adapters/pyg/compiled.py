@@ -17,6 +17,7 @@ from gnn_backend.graph import Graph
 from gnn_backend.ops.functors import FUNCTORS
 from gnn_backend.ops.softmax_attention import kernel_ready
 from gnn_backend.runtime.launch import Cotangents, Saved, engine_for
+from gnn_backend.runtime.reordering import arranged
 
 _GATV2 = FUNCTORS["gatv2"]
 
@@ -138,7 +139,8 @@ _forward.register_autograd(_differentiate, setup_context=_save)
 
 
 def _graph(x_src: Tensor, x_dst: Tensor, edges: Tensor, loops: bool, reverse: bool) -> Graph:
-    return graph_of(edges, Variant(x_src.shape[0], x_dst.shape[0], loops, reverse))
+    graph = graph_of(edges, Variant(x_src.shape[0], x_dst.shape[0], loops, reverse))
+    return arranged(graph, x_src, x_src[:1].numel())
 
 
 def _ready(*operands: Tensor) -> dict[str, Tensor]:

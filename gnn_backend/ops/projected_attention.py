@@ -22,6 +22,7 @@ from gnn_backend.ops.softmax_attention import attention_twin, kernel_ready, refu
 from gnn_backend.runtime.launch import Cotangents, Engine, Saved, engine_for
 from gnn_backend.runtime.pages import fresh, fresh_like
 from gnn_backend.runtime.random import Dropout
+from gnn_backend.runtime.reordering import arranged
 
 
 class Projection(NamedTuple):
@@ -147,6 +148,7 @@ def projected_attention(
     inputs = _Inputs(h_src, h_dst, w_src, b_src, w_dst, b_dst, one, two, residual, bias)
     engine = engine_for(like.device, like.dtype)
     dropout = draw_mask(dropout_p, graph, num_heads)
+    graph = arranged(graph, like, (h_src if w_src is None else w_src.t()).shape[1])
     call = _Call(graph, form, scalars, engine, num_heads, heads, dropout)
     if torch.is_grad_enabled():
         return _ProjectedAttention.apply(call, *inputs)  # type: ignore[no-any-return]

@@ -16,6 +16,7 @@ from gnn_backend.ops.softmax_attention import kernel_ready, refuse_batch
 from gnn_backend.profile import note_choice
 from gnn_backend.runtime.aggregation import Forward, Message
 from gnn_backend.runtime.launch import AggregationEngine, aggregation_engine
+from gnn_backend.runtime.reordering import arranged
 
 #: What every engine computes.
 PRIMITIVES = frozenset(("sum", "square", "max", "min", "mul", "softmax"))
@@ -86,6 +87,7 @@ def reduce_messages(
     fixed = rules._replace(temperature=1.0) if isinstance(given, Tensor) else rules
     tensors = (x, message.edge, heat)
     save = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+    graph = arranged(graph, x, x[:1].numel())
     call = _Call(graph, message.kind, wanted, fixed, engine, save)
     values = dict(zip(wanted, _Reduction.apply(call, *tensors), strict=True))
     return {name: _finished(name, values, graph).to(dtype) for name in names}

@@ -14,6 +14,7 @@ from gnn_backend.ops.functors import Functor
 from gnn_backend.ops.twins import Attended, softmax_attention_twin
 from gnn_backend.runtime.launch import Cotangents, Engine, Saved, engine_for
 from gnn_backend.runtime.random import Dropout
+from gnn_backend.runtime.reordering import arranged
 
 _ALIGNMENT = 16  # bytes; the kernels read rows in 16-byte accesses
 
@@ -63,6 +64,7 @@ def softmax_attention(
     """
     first = operands[functor.value]
     engine = engine_for(first.device, first.dtype)  # refuses before anything is recorded
+    graph = arranged(graph, first, first[:1].numel())
     names = tuple(n for n in (*functor.operands, *functor.optional) if n in operands)
     call = _Call(graph, functor, names, dict(scalars), engine, dropout, aggregate, weights)
     found = iter(_SoftmaxAttention.apply(call, *(operands[n] for n in names)))

@@ -193,7 +193,7 @@ def aggregate_backward(block, address):
         x_sums = shift(a.grad_x, row * stride)
         if not whole:
             x_sums = slot_target(a.slots, slot * stride, x_sums)
-            put(a.slot_row, slot, row)
+            put(a.slot_row, slot, place)
             slot += 1
         clear(x_sums, stride)
         step = edges_at_a_time(a.grad_edge_numbers, begin, end)

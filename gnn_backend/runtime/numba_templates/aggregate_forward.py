@@ -238,7 +238,7 @@ def aggregate_forward(block, address):
         row, target = row_of(a.row_ids, place), np.int64(-1)
         if not whole:
             target = slot
-            put(a.slot_row, slot, row)
+            put(a.slot_row, slot, place)
             slot += 1
         for h in range(a.heads):
             for_tiles(forward_tile, a.width, (a, row, h, begin, end, target))
@@ -284,7 +284,7 @@ def merge_product(products, rests, offset, step, product, like, mask):
 
 
 @inline
-def merge_tile(at, like, mask, a, row, slot, stop):
+def merge_tile(at, like, mask, a, place, slot, stop):
     """One tile of a row whose parts are in slots slot..stop."""
     stride = a.heads * a.width
     step, slots, firsts = 2 * a.blocks * stride, a.slots, a.first_slots
@@ -312,7 +312,8 @@ def merge_tile(at, like, mask, a, row, slot, stop):
     soft = merge_softmax(
         optional(slots, SOFTMAX), 9 * step + at, step, slot, stop, a, stride, like, mask
     )
-    begin, end = np.int64(get(a.indptr, row)), np.int64(get(a.indptr, row + 1))
+    begin, end = np.int64(get(a.indptr, place)), np.int64(get(a.indptr, place + 1))
+    row = row_of(a.row_ids, place)
     sums = Sums(total, square, most, least, product, soft)
     store_row(a, row * stride + at, begin, end, sums, like, mask)
 
@@ -323,10 +324,10 @@ def merge_aggregate_forward(block, address):
     slots = 2 * a.blocks
     slot = np.int64(0)
     while slot < slots:
-        row = get(a.slot_row, slot)
+        place = get(a.slot_row, slot)
         stop = slot + 1
-        while stop < slots and (get(a.slot_row, stop) == row or get(a.slot_row, stop) < 0):
+        while stop < slots and (get(a.slot_row, stop) == place or get(a.slot_row, stop) < 0):
             stop += 1
-        if row >= 0:
-            for_tiles(merge_tile, a.heads * a.width, (a, row, slot, stop))
+        if place >= 0:
+            for_tiles(merge_tile, a.heads * a.width, (a, place, slot, stop))
         slot = stop

@@ -170,13 +170,13 @@ def add_slots(a, slot_sums, target, features):
     """Sum the partial rows of each row in the order of its edges."""
     before = np.int64(-1)
     for slot in range(2 * a.blocks):
-        row = get(a.slot_row, slot)
-        if row >= 0:
-            sums = shift(target, row * features)
-            if row != before:
+        place = get(a.slot_row, slot)
+        if place >= 0:
+            sums = shift(target, row_of(a.row_ids, place) * features)
+            if place != before:
                 clear(sums, features)
             add_scaled(sums, features, shift(slot_sums, slot * features), 1.0)
-            before = row
+            before = place
 
 
 # ------------------------------------------------------------------ features

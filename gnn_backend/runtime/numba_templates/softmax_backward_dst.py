@@ -159,7 +159,7 @@ def backward_dst(block, address):
         if not whole:
             query_sums = slot_target(a.slot_sums, slot * features, query_sums)
             edge_query_sums = slot_target(a.slot_edge, slot * edge_features, edge_query_sums)
-            put(a.slot_row, slot, row)
+            put(a.slot_row, slot, place)
             slot += 1
         backward_dst_edges(a, row, begin, end, query_sums, param_sums, edge_query_sums, buffer)
 

@@ -117,7 +117,7 @@ def backward_src(block, address):
             if not VALUE_IS_KEY:
                 key_sums = slot_target(a.slot_more, slot * features, key_sums)
             value_sums = slot_target(a.slot_sums, slot * outputs, value_sums)
-            put(a.slot_row, slot, row)
+            put(a.slot_row, slot, place)
             slot += 1
         backward_src_edges(a, row, begin, end, key_sums, value_sums, buffer)
 

@@ -127,7 +127,7 @@ def forward(block, address):
             sums = shift(a.slot_sums, slot * stride)
             edge_sums = slot_target(a.slot_edge, slot * edge_stride, edge_sums)
             state = shift(a.slot_more, slot * a.heads * 2)
-            put(a.slot_row, slot, row)
+            put(a.slot_row, slot, place)
             slot += 1
         forward_edges(a, row, begin, end, sums, edge_sums, state, logits)
         if whole:
@@ -172,11 +172,12 @@ def merge_forward(block, address):
     slots = 2 * a.blocks
     slot = np.int64(0)
     while slot < slots:
-        row = get(a.slot_row, slot)
+        place = get(a.slot_row, slot)
         stop = slot + 1
-        while stop < slots and (get(a.slot_row, stop) == row or get(a.slot_row, stop) < 0):
+        while stop < slots and (get(a.slot_row, stop) == place or get(a.slot_row, stop) < 0):
             stop += 1
-        if row >= 0:
+        if place >= 0:
+            row = row_of(a.row_ids, place)
             sums = shift(a.out, row * a.heads * a.width)
             edge_sums = shift(a.out_edge, row * a.heads * a.feature_width)
             for h in range(a.heads):

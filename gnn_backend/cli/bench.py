@@ -13,7 +13,7 @@ from gnn_backend.cli import output
 bench = typer.Typer(name="bench", help="Measure operators and layers.", no_args_is_help=True)
 
 _DTYPES = ("float32", "bfloat16", "float16", "float64")
-_BENCHMARKS = ("attention", "layers", "operators", "reduce", "shapes", "spmm")
+_BENCHMARKS = ("attention", "layers", "operators", "reduce", "reorder", "shapes", "spmm")
 _DEFAULT_GRAPHS = {"cuda": "arxiv-like,reddit-like,products-like", "cpu": "tolokers-like"}
 
 
@@ -245,6 +245,38 @@ def spmm(
     _aggregation("spmm", graph, json_file, widths, dtype, check_yardstick, repeats)
 
 
+@bench.command()
+def reorder(
+    graph: Annotated[
+        str,
+        typer.Option(
+            help="Named graphs or npz files, comma-separated; `:shuffled` behind one numbers its "
+            "nodes at random. Named: as for `bench attention`."
+        ),
+    ] = "arxiv-like,grid,grid:shuffled,block-model:shuffled,reddit-like",
+    json_file: _Json = None,
+    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "float32",
+    widths: _Widths = "64,128",
+    device: Annotated[str | None, typer.Option(help="cuda or cpu; default: cuda if any.")] = None,
+    repeats: _Repeats = 7,
+) -> None:
+    """Orders of the rows: time to find them, and of sums, maxima and attention in each."""
+    output.check_choice("--dtype", dtype, _DTYPES[:3])
+    sizes = _sizes("--widths", widths)
+    if device is not None:
+        output.check_choice("--device", device, tuple(_DEFAULT_GRAPHS))
+    _check_results_file(json_file)
+    import torch
+
+    from gnn_backend.bench import reorder as benchmark
+
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if device == "cuda" and not torch.cuda.is_available():
+        output.fail("--device cuda: torch finds no CUDA device; use --device cpu")
+    settings = benchmark.Settings(device=device, dtype=dtype, widths=sizes, repeats=repeats)
+    _keep(benchmark.run(_listed(graph), settings, output.note), json_file)
+
+
 def _aggregation(
     family: str, graph: str, json_file: Path | None, widths: str, dtype: str,
     check_yardstick: Path | None, repeats: int,
@@ -320,6 +352,7 @@ def show(
 def _print(document: dict[str, Any]) -> None:
     from gnn_backend.bench.aggregation_tables import aggregation_tables
     from gnn_backend.bench.operator_tables import operator_tables
+    from gnn_backend.bench.reorder_tables import reorder_tables
     from gnn_backend.bench.tables import attention_tables, layer_tables, shape_tables
 
     tables = {
@@ -327,6 +360,7 @@ def _print(document: dict[str, Any]) -> None:
         "layers": layer_tables,
         "operators": operator_tables,
         "reduce": aggregation_tables,
+        "reorder": reorder_tables,
         "shapes": shape_tables,
         "spmm": aggregation_tables,
     }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -44,22 +46,29 @@ def arranged(graph: Graph, like: Tensor, row_values: int) -> Graph:
     return graph.reorder(method)
 
 
+@dataclass
+class _Use:
+    """What is known of a graph with rows of some length; kept among its plans.
+
+    ``ordered`` is None for the graph itself, which would otherwise hold itself.
+    """
+
+    calls: int = 0
+    next_look: int | None = FIRST_LOOK
+    ordered: Graph | None = None
+
+
 def _chosen(graph: Graph, device: torch.device, row_bytes: int) -> Graph:
     if device.type != "cuda" or graph.num_edges < _SMALL:
         return graph
-    key = ("reorder", row_bytes)
-    seen = graph.plans.get(key, 0)
-    if isinstance(seen, Graph):
-        return seen
-    seen += 1
-    if seen < graph.plans.get((*key, "next"), FIRST_LOOK):
-        graph.plans[key] = seen
-    elif not torch.cuda.is_current_stream_capturing():
-        graph.plans[(*key, "next")] = seen * LOOKS
-        found, final = look(graph, row_bytes, seen, caches_of(device))
-        graph.plans[key] = found if final else seen
-        return found
-    return graph
+    use: _Use = graph.plans.setdefault(("reorder", row_bytes), _Use())
+    use.calls += 1
+    due = use.next_look is not None and use.calls >= use.next_look
+    if due and not torch.cuda.is_current_stream_capturing():
+        found, final = look(graph, row_bytes, use.calls, caches_of(device))
+        use.ordered = None if found is graph else found
+        use.next_look = None if final else use.calls * LOOKS
+    return use.ordered or graph
 
 
 def caches_of(device: torch.device) -> Caches:

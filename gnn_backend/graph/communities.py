@@ -21,7 +21,8 @@ from torch import Tensor
 
 SIZES = (32, 32**2, 32**3, 32**4)  # nodes of a community, level by level
 ROUNDS = 4  # in which half of the nodes may move, on CUDA
-PASSES = 2  # over all nodes, on the CPU
+PASSES = 2  # over all nodes, on the CPU; of many edges one, which finds nearly the same
+MANY_EDGES = 1 << 25
 _ENOUGH = 0.95  # of the communities left after a level: as good as nothing found
 
 
@@ -37,30 +38,22 @@ class Edges(Protocol):
         ...
 
 
-def community_order(rows: Tensor, columns: Tensor, count: int) -> Tensor:
+def order_of(edges: Edges, count: int, device: torch.device) -> Tensor:
     """Nodes in the order of nested communities.
 
     Parameters
     ----------
-    rows, columns : int32 [E]
-        Ends of the edges, each given both ways.
+    edges : Edges
+        Of nodes 0 .. count - 1.
     count : int
-        Nodes.
+    device : torch.device
+        That of the edges.
 
     Returns
     -------
     int64 [count]
-        Place -> node, on the device of the edges.
+        Place -> node.
     """
-    if rows.device.type == "cuda":
-        return order_of(SortedEdges(rows, columns), count, rows.device)
-    from gnn_backend.graph.counted_edges import CountedEdges
-
-    return order_of(CountedEdges.from_ends(rows, columns, count), count, rows.device)
-
-
-def order_of(edges: Edges, count: int, device: torch.device) -> Tensor:
-    """As :func:`community_order`, of edges in either form."""
     sizes = torch.ones(count, dtype=torch.int64, device=device)
     parents: list[Tensor] = []
     for level, bound in enumerate(SIZES):

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numba
 import numpy as np
 import torch
 from torch import Tensor
 
-from gnn_backend.graph.communities import PASSES
+from gnn_backend.graph.communities import MANY_EDGES, PASSES
 from gnn_backend.graph.counting_sort import group_cpu
 from gnn_backend.runtime import cpu_module
+
+if TYPE_CHECKING:
+    from gnn_backend.graph.graph import Graph
 
 
 def _run(name: str, *arguments: Any) -> Any:
@@ -34,10 +37,20 @@ class CountedEdges:
         self.indptr, self.columns, self.weights = indptr, columns, weights
 
     @classmethod
-    def from_ends(cls, rows: Tensor, columns: Tensor, count: int) -> CountedEdges:
-        """Of the ends int32 [E] of edges given both ways."""
-        indptr, grouped, _, _ = group_cpu(rows, columns, count)
-        return cls(indptr.numpy(), grouped.numpy(), np.empty(0, np.int64))
+    def of(cls, graph: Graph, bipartite: bool) -> CountedEdges:
+        """The edges of a graph without their directions; of a bipartite one sources come first."""
+        in_edges, out_edges = graph.by_dst, graph.by_src
+        count = graph.num_edges
+        none = np.empty(0, np.int64)
+        if bipartite:
+            ptr = torch.cat([out_edges.indptr.long(), in_edges.indptr[1:].long() + count])
+            both = torch.cat([out_edges.indices + graph.num_src, in_edges.indices])
+            return cls(ptr.numpy(), both.numpy(), none)
+        ptr = in_edges.indptr.long() + out_edges.indptr
+        columns = np.empty(2 * count, np.int32)
+        parts = (in_edges.indptr, in_edges.indices, out_edges.indptr, out_edges.indices)
+        _run("join", *(part.contiguous().numpy() for part in parts), columns)
+        return cls(ptr.numpy(), columns, none)
 
     def propagate(self, sizes: Tensor, bound: int, seed: int) -> Tensor:
         count = sizes.numel()
@@ -45,7 +58,7 @@ class CountedEdges:
         rank = torch.randperm(count, generator=generator).numpy()
         visited = torch.randperm(count, generator=generator).numpy()
         labels, held = np.arange(count), sizes.numpy().copy()
-        for _ in range(PASSES):
+        for _ in range(PASSES if self.columns.size < MANY_EDGES else 1):
             _run(
                 "propagate", self.indptr, self.columns, self.weights, visited, rank, labels,
                 sizes.numpy(), held, bound, np.zeros(count, np.int64), np.empty(count, np.int64),

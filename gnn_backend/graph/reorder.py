@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gnn_backend.errors import invalid
 from gnn_backend.graph.build import expand_rows
-from gnn_backend.graph.communities import community_order
+from gnn_backend.graph.communities import Edges, SortedEdges, order_of
 from gnn_backend.graph.order import Order
 
 if TYPE_CHECKING:
@@ -57,8 +57,8 @@ def make_order(graph: Graph, method: str, bipartite: bool) -> Order:
         degrees = (csr.indptr.diff() for csr in (graph.by_dst, graph.by_src))
         sorts = (degree.argsort(descending=True, stable=True).int() for degree in degrees)
         return Order(method, bipartite, *sorts)
-    find = _cuthill_mckee if method == "rcm" else community_order
-    nodes = find(*_ends(graph, bipartite), num_nodes(graph, bipartite)).to(graph.device)
+    find = _cuthill_mckee if method == "rcm" else _communities
+    nodes = find(graph, bipartite).to(graph.device)
     if not bipartite:
         order = nodes.int()
         return Order(method, bipartite, order, order)
@@ -66,8 +66,8 @@ def make_order(graph: Graph, method: str, bipartite: bool) -> Order:
     return Order(method, bipartite, (nodes[own] - graph.num_src).int(), nodes[~own].int())
 
 
-def num_nodes(graph: Graph, bipartite: bool) -> int:
-    """Nodes of the undirected graph; of a bipartite one the sources come first."""
+def _count(graph: Graph, bipartite: bool) -> int:
+    """Nodes of the graph without directions; of a bipartite one the sources come first."""
     return graph.num_src + graph.num_dst if bipartite else graph.num_dst
 
 
@@ -81,8 +81,18 @@ def _ends(graph: Graph, bipartite: bool) -> tuple[Tensor, Tensor]:
     return torch.cat(rows), torch.cat(columns)
 
 
-def _cuthill_mckee(rows: Tensor, columns: Tensor, count: int) -> Tensor:
-    """Reverse Cuthill-McKee of an undirected graph, by SciPy."""
+def _communities(graph: Graph, bipartite: bool) -> Tensor:
+    if graph.device.type == "cuda":
+        edges: Edges = SortedEdges(*_ends(graph, bipartite))
+    else:
+        from gnn_backend.graph.counted_edges import CountedEdges
+
+        edges = CountedEdges.of(graph, bipartite)
+    return order_of(edges, _count(graph, bipartite), graph.device)
+
+
+def _cuthill_mckee(graph: Graph, bipartite: bool) -> Tensor:
+    """Reverse Cuthill-McKee, by SciPy."""
     try:
         from scipy.sparse import coo_array, csr_array
         from scipy.sparse.csgraph import reverse_cuthill_mckee
@@ -90,8 +100,10 @@ def _cuthill_mckee(rows: Tensor, columns: Tensor, count: int) -> Tensor:
         raise ImportError(
             "reorder('rcm') takes SciPy, which is not installed; install scipy, or use 'community'"
         ) from error
+    count = _count(graph, bipartite)
     if not count:
         return torch.empty(0, dtype=torch.int64)
+    rows, columns = _ends(graph, bipartite)
     ends = rows.cpu().numpy(), columns.cpu().numpy()
     ones = torch.ones(rows.numel(), dtype=torch.int8).numpy()
     matrix = csr_array(coo_array((ones, ends), shape=(count, count)))

@@ -6,6 +6,19 @@ from numba import njit
 
 
 @njit(cache=True, nogil=True)
+def join(first_ptr, first, second_ptr, second, columns):
+    """The rows of two CSRs one behind the other, row by row."""
+    at = 0
+    for v in range(first_ptr.shape[0] - 1):
+        for k in range(first_ptr[v], first_ptr[v + 1]):
+            columns[at] = first[k]
+            at += 1
+        for k in range(second_ptr[v], second_ptr[v + 1]):
+            columns[at] = second[k]
+            at += 1
+
+
+@njit(cache=True, nogil=True)
 def propagate(
     indptr, columns, weights, visited, rank, labels, sizes, held, bound, weight_of, touched
 ):

@@ -376,13 +376,16 @@ class Graph:
         return found
 
     def block_sparse(self, direction: Direction) -> BlockSparse:
-        """Tiles of 16 x 16 for tensor cores (see :class:`BlockSparse`), cached."""
+        """Tiles of 16 x 16 for tensor cores (see :class:`BlockSparse`), cached.
+
+        Their rows are those of :meth:`ordered_rows`.
+        """
         found = self._blocks.get(direction)
         if found is None:
             with self._lock:
                 found = self._blocks.get(direction)
                 if found is None:
-                    csr = self.csr(direction)
+                    csr = self.ordered_rows(direction)
                     columns = self.num_src if direction == "dst" else self.num_dst
                     found = build_block_sparse(csr.indptr, csr.indices, columns)
                     self._blocks[direction] = found
@@ -390,10 +393,10 @@ class Graph:
         return found
 
     def block_places(self, direction: Direction) -> Tensor:
-        """Where each edge stands in the tiles (see :func:`edge_places`), in CSR order; cached."""
+        """Where each edge of :meth:`ordered_rows` stands in the tiles (:func:`edge_places`)."""
         found = self._block_places.get(direction)
         if found is None:
-            csr = self.csr(direction)
+            csr = self.ordered_rows(direction)
             columns = self.num_src if direction == "dst" else self.num_dst
             places = edge_places(csr.indptr, csr.indices, columns)
             found = self._block_places.setdefault(direction, places)
@@ -403,7 +406,7 @@ class Graph:
         """What the tiles would be, or are: estimated from a sample until they are built; cached."""
         found = self._block_stats.get(direction)
         if found is None:
-            csr = self.csr(direction)
+            csr = self.ordered_rows(direction)
             found = self._block_stats.setdefault(direction, sample_stats(csr.indptr, csr.indices))
         return found
 

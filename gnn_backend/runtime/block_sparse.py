@@ -133,7 +133,7 @@ def backward(
 
 def _tile_values(graph: Graph, direction: Direction, values: Tensor) -> Tensor:
     """Spread values of edges [E, H] over the entries of the tiles: float32 [H, T * 256]."""
-    csr, blocks = graph.csr(direction), graph.block_sparse(direction)
+    csr, blocks = graph.ordered_rows(direction), graph.block_sparse(direction)
     values = values.float()
     if csr.edge_ids is not None:
         values = values[csr.edge_ids.long()]
@@ -143,7 +143,7 @@ def _tile_values(graph: Graph, direction: Direction, values: Tensor) -> Tensor:
 
 def _edge_values(graph: Graph, direction: Direction, table: Tensor) -> Tensor:
     """Take the values of edges [E, H] out of the entries of the tiles."""
-    csr = graph.csr(direction)
+    csr = graph.ordered_rows(direction)
     values = table[:, graph.block_places(direction).long()].t()
     if csr.edge_ids is None:
         return values.contiguous()
@@ -195,7 +195,40 @@ class _Call:
         stats: Tensor | None = None,
         entries: Tensor | None = None,
     ) -> None:
-        """One pass over the tiles, and the merge of split windows."""
+        """One pass over the tiles, and the merge of split windows.
+
+        The rows of a reordered graph's tiles are in its order: the direction's own tables are
+        gathered, its results scattered. A tile has 256 edges at most for 32 rows, and tiles are
+        taken where there are many, so that this is little beside them.
+        """
+        rows = self.graph.ordered_rows(direction).rows
+        if rows is None:
+            self._run(which, direction, tables, gathered, outs, lse, stats, entries)
+            return
+        order = rows.long()
+        first, second = (None if t is None else t[order] for t in tables)
+        assert first is not None
+        if stats is not None and direction == "dst":  # else they are read at the other end
+            stats = stats[order]
+        results = (*outs, lse)
+        placed = [None if t is None else torch.empty_like(t) for t in results]
+        one, two, of_rows = placed
+        self._run(which, direction, (first, second), gathered, (one, two), of_rows, stats, entries)
+        for result, found in zip(results, placed, strict=True):
+            if result is not None and found is not None:
+                result.index_copy_(0, order, found)
+
+    def _run(
+        self,
+        which: str,
+        direction: Direction,
+        tables: tuple[Tensor, Tensor | None],
+        gathered: tuple[Tensor, Tensor],
+        outs: tuple[Tensor | None, Tensor | None],
+        lse: Tensor | None,
+        stats: Tensor | None,
+        entries: Tensor | None,
+    ) -> None:
         blocks = self.graph.block_sparse(direction)
         splits = blocks.splits
         if not (splits.num_tasks and self.heads):

@@ -8,13 +8,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from gnn_backend import config
+from gnn_backend import config, datasets
 from gnn_backend.graph import Graph
 from gnn_backend.graph.reorder import METHODS
 from gnn_backend.ops import aggregate
 from gnn_backend.ops.attention import gatv2_attention
 from gnn_backend.profile import profile
 from tests.ops.support import problem
+from tests.runtime import block_cases as tiled
 
 HEADS = 2
 DIMS = {"numba": 8, "emulator": 64}  # those that are compiled soonest
@@ -73,3 +74,21 @@ def test_configured() -> None:
     with config.override(reorder="community"), profile() as record:
         aggregate(by_hand.graph, x, "max")
     assert not any(text.startswith("rows in") for text in record.choices)
+
+
+@pytest.mark.usefixtures("emulator")
+def test_tiles_hold_the_rows_in_order() -> None:
+    """Tiles fill up, and results and gradients are those of the rows by number but for rounding."""
+    edges = datasets.block_model(96, 16, 0.5)
+    data = datasets.shuffled(datasets.GraphData("blocks", edges, 96))
+    bias = torch.randn(data.num_edges, 2, dtype=torch.bfloat16)
+    p = tiled.problem((data.edge_index, 96, 96), 2, 64, torch.bfloat16)
+    for given in (p, dataclasses.replace(p, edge_bias=bias)):
+        expected = tiled.run(given)
+        ordered = given.graph.reorder("community")
+        found = tiled.run(dataclasses.replace(given, graph=ordered))
+        for name, value in found.items():
+            torch.testing.assert_close(value, expected[name], rtol=0.05, atol=0.02)
+    filled = ordered.block_sparse("dst").stats.edges_per_tile
+    assert filled > 3 * p.graph.block_sparse("dst").stats.edges_per_tile
+    assert ordered.block_sparse("src").num_tiles < 12

@@ -226,8 +226,9 @@ def scores(table: Tensor, att: Tensor) -> Tensor:
     Tensor [N, H]
     """
     rows = table.shape[0]
-    step = max(1, _CHUNK // max(1, att.numel())) if table.is_cpu else rows
-    if rows <= step:
+    step = max(1, _CHUNK // max(1, att.numel()))
+    # Autograd would fill a gradient of the whole table for each chunk.
+    if rows <= step or not table.is_cpu or torch.is_grad_enabled():
         return (table * att).sum(-1)
     parts = [(table[at : at + step] * att).sum(-1) for at in range(0, rows, step)]
     return torch.cat(parts)

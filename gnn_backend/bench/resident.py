@@ -26,6 +26,8 @@ from gnn_backend.compare import Sample
 from gnn_backend.datasets import GraphData, load, sample_edges, uniform
 from gnn_backend.errors import GNNBackendError
 
+_WARMUP = 2  # the first steps find the allocator and the caches empty
+
 
 @dataclasses.dataclass(frozen=True)
 class Request:
@@ -84,9 +86,10 @@ def measure_here(request: Request) -> Measurement:
         made = samples.sample(wanted)
         run = step(made)
         peak = memory.resident_growth(run)
-        both = timing.eager_ms(run, "cpu", repeats=request.repeats, warmup=0)
+        both = timing.eager_ms(run, "cpu", repeats=request.repeats, warmup=_WARMUP)
         forward = step(made, backward=False)
-        return Measurement(peak, timing.eager_ms(forward, "cpu", repeats=request.repeats), both)
+        forward_ms = timing.eager_ms(forward, "cpu", repeats=request.repeats, warmup=1)
+        return Measurement(peak, forward_ms, both)
 
 
 def step(sample: Sample, backward: bool = True) -> Callable[[], None]:

@@ -289,28 +289,35 @@ class SuperGAT(GAT):
 
 
 class AGNN(Form):
-    """Cosines of the rows as they are, scaled by the parameter [1]; of shared ends only."""
+    """Cosines of the rows as they are, scaled by the parameter [1]; of shared ends only.
 
-    functor = FUNCTORS["dot"]
+    Keys are the rows themselves: their inverse lengths are factors of the logits, so that an edge
+    reads one row, which is the value as well.
+    """
+
+    functor = FUNCTORS["scaled_dot"]
     params = 1
 
     def param_shapes(self, heads: int, dim: int) -> tuple[tuple[int, ...], ...]:
         return ((1,),)
 
     def derived(self, ends: Ends, params: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Rows of length 1, as many of them times the parameter as queries, and their lengths."""
-        sizes = torch.linalg.vector_norm(ends.src, dim=-1, keepdim=True).clamp_min(_LEAST_LENGTH)
-        key = torch.div(ends.src, sizes, out=_target(ends.src))
-        query = torch.mul(first(key, ends.dst.shape[0]), params[0], out=_target(ends.dst))
-        return key, query, sizes
+        """Queries, inverse lengths [N, H] and, as the functor has them, shares that are 0."""
+        lengths = torch.linalg.vector_norm(ends.src, dim=-1).clamp_min(_LEAST_LENGTH)
+        inverse = lengths.reciprocal()
+        own = first(inverse, ends.dst.shape[0])
+        factor = (own * params[0]).unsqueeze(-1)
+        query = torch.mul(ends.dst, factor, out=_target(ends.dst))
+        return query, inverse, own.new_zeros(own.shape)
 
     def operands(
         self, ends: Ends, params: tuple[Tensor, ...], derived: tuple[Tensor, ...]
     ) -> dict[str, Tensor]:
-        return {"q_dst": derived[1], "k_src": derived[0], "v_src": ends.src}
+        return {"x_src": ends.src, "el": derived[1], "q_dst": derived[0], "er": derived[2]}
 
     def wanted(self, asked: Asked) -> frozenset[str]:
-        return named(q_dst=asked.src or asked.params[0], k_src=asked.src, v_src=asked.src)
+        query = asked.src or asked.params[0]
+        return named(q_dst=query, x_src=asked.src, el=asked.src)
 
     def gradients(
         self,
@@ -320,21 +327,20 @@ class AGNN(Form):
         derived: tuple[Tensor, ...],
         asked: Asked,
     ) -> Gradients:
-        key, _, sizes = derived
-        of_query, of_src = found["q_dst"], None
-        if asked.src:
-            of_key = found["k_src"]
-            first(of_key, of_query.shape[0]).addcmul_(of_query, params[0])
-            # What changes a row's length alone does not change its direction; the length of one
-            # that is 0 counts as a constant.
-            along = (key * of_key).sum(-1, keepdim=True)
-            along.masked_fill_(sizes <= _LEAST_LENGTH, 0.0)
-            of_key.addcmul_(key, along, value=-1.0).div_(sizes)
-            of_src = found["v_src"].add_(of_key)
-        of_beta = None
-        if asked.params[0]:
-            of_beta = of_query.mul_(first(key, of_query.shape[0])).sum().view(1)
-        return Gradients(of_src, None, (of_beta,))
+        inverse, of_query = derived[1], found["q_dst"]
+        own = first(inverse, of_query.shape[0])
+        wide = torch.promote_types(own.dtype, torch.float32)
+        along = (of_query * ends.dst).sum(-1, dtype=wide)
+        of_beta = (along * own).sum().view(1).to(own.dtype) if asked.params[0] else None
+        if not asked.src:
+            return Gradients(None, None, (of_beta,))
+        of_src, of_inverse = found["x_src"], found["el"]
+        first(of_src, own.shape[0]).addcmul_(of_query, (own * params[0]).unsqueeze(-1))
+        # The inverse length r changes by -r^3 x; one of a length below the least is a constant.
+        first(of_inverse, own.shape[0]).addcmul_(along.to(own.dtype), params[0])
+        of_inverse.masked_fill_(inverse >= 1.0 / _LEAST_LENGTH, 0.0)
+        of_inverse.mul_(inverse**3).unsqueeze_(-1)
+        return Gradients(of_src.addcmul_(ends.src, of_inverse, value=-1.0), None, (of_beta,))
 
 
 def _target(table: Tensor) -> Tensor | None:

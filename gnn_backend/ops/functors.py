@@ -95,6 +95,13 @@ def _supergat(edges: Edges, operands: Mapping[str, Tensor], scalars: Mapping[str
     return leaky_relu(logits, scalars["negative_slope"])
 
 
+def _scaled_dot(
+    edges: Edges, operands: Mapping[str, Tensor], scalars: Mapping[str, float]
+) -> Tensor:
+    product = (operands["x_src"][edges.src] * operands["q_dst"][edges.dst]).sum(-1)
+    return (operands["el"][edges.src] + operands["er"][edges.dst]) * product
+
+
 def _dot(edges: Edges, operands: Mapping[str, Tensor], scalars: Mapping[str, float]) -> Tensor:
     logits = (operands["q_dst"][edges.dst] * operands["k_src"][edges.src]).sum(-1)
     if "edge_query" in operands:
@@ -142,6 +149,17 @@ FUNCTORS: dict[str, Functor] = {
             score=_supergat,
             cuda_header="functors/supergat.cuh",
             cuda_type="SuperGAT",
+        ),
+        Functor(
+            name="scaled_dot",
+            src=("x_src", "el"),
+            dst=("q_dst", "er"),
+            params=(),
+            scalars=(),
+            value="x_src",
+            score=_scaled_dot,
+            cuda_header="functors/scaled_dot.cuh",
+            cuda_type="ScaledDot",
         ),
         Functor(
             name="dot",

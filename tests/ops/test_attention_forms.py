@@ -14,6 +14,7 @@ from torch import Tensor
 from gnn_backend.errors import InvalidArgument
 from gnn_backend.graph import Graph
 from gnn_backend.ops.attention_forms import FORMS, scores
+from gnn_backend.ops.functors import FUNCTORS
 from gnn_backend.ops.projected_attention import Projection, projected_attention
 from gnn_backend.ops.softmax_attention import attention_twin, softmax_attention
 from gnn_backend.profile import profile
@@ -33,7 +34,7 @@ pytestmark = pytest.mark.sampled(2)
 SCALARS = {
     "gat": {"negative_slope": 0.2},
     "dot": {"scale": 0.7},
-    "agnn": {"scale": 1.0},
+    "agnn": {},
     "supergat": {"negative_slope": 0.2, "scale": 0.0},
     "supergat scaled": {"negative_slope": 0.2, "scale": 0.7},
 }
@@ -100,7 +101,8 @@ def parts(
         x_src = t["h_src"].unsqueeze(1)
         key = F.normalize(x_src, dim=-1)
         query = t["beta"] * key[: graph.num_dst]
-        return _first(attend(FORMS[form].functor, graph, _dot(query, key, x_src), SCALARS[form]))
+        operands = _dot(query, key, x_src)  # of which the form's functor computes the same
+        return _first(attend(FUNCTORS["dot"], graph, operands, {"scale": 1.0}))
     x_src = F.linear(t["h_src"], t["w_src"], t["b_src"]).view(-1, HEADS, DIM)
     x_dst = x_src[: graph.num_dst]
     if "w_dst" in t:

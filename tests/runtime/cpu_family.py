@@ -20,6 +20,7 @@ SCALARS = {
     "gat": {"negative_slope": 0.2},
     "dot": {"scale": 0.4},
     "supergat": {"negative_slope": 0.2, "scale": 0.3},
+    "scaled_dot": {},
 }
 
 
@@ -73,6 +74,12 @@ def make_call(
             "x_src": draw(src, heads, width),
             "el": draw(src, heads),
             "x_dst": draw(dst, heads, width) / width**0.5,
+            "er": draw(dst, heads),
+        },
+        "scaled_dot": lambda: {
+            "x_src": draw(src, heads, width),
+            "el": draw(src, heads),
+            "q_dst": draw(dst, heads, width) / width**0.5,
             "er": draw(dst, heads),
         },
         "dot": lambda: {

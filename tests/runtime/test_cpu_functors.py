@@ -26,6 +26,7 @@ ALL = {
     "gat": ("terms", "shared", "summed", "attention"),
     "dot": ("terms", "shared", "asked", "summed", "attention"),
     "supergat": ("attention",),
+    "scaled_dot": ("attention",),
 }
 
 
@@ -55,7 +56,8 @@ def check(call: Call, tolerance: float = 1e-11) -> dict[str, torch.Tensor]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "width"), [("gat", 64), ("gat", 71), ("dot", 33), ("dot", 40), ("supergat", 64)]
+    ("name", "width"),
+    [("gat", 64), ("gat", 71), ("dot", 33), ("dot", 40), ("supergat", 64), ("scaled_dot", 33)],
 )
 def test_nodes_alone(name, width):
     call = make_call(name, skewed_graph(), 2, width)

@@ -1,4 +1,4 @@
-"""A sum or mean alone: the generalised SpMM and SDDMM, with the layouts tuned for them."""
+"""A sum or mean alone: over rows (the generalised SpMM), through cuSPARSE, or over tiles."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from torch import Tensor
 
 from gnn_backend.graph import Graph
 from gnn_backend.graph.graph import Direction
+from gnn_backend.profile import note_choice
 from gnn_backend.runtime.aggregation import Message
 from gnn_backend.runtime.device import DeviceEngine
-from gnn_backend.runtime.sparse import sddmm, spmm
+from gnn_backend.runtime.sparse import cusparse, sddmm, selection, spmm, tile_sums
 from gnn_backend.runtime.sparse.aggregation_plans import edge_operand
+from gnn_backend.runtime.sparse.model import CUSPARSE, TILES
 from gnn_backend.runtime.sparse.rows import rows_of
+from gnn_backend.runtime.sparse.selection import Choice
 from gnn_backend.runtime.sparse.spmm import Operand
 
 #: Messages whose sums are linear in the sources' rows.
@@ -34,14 +37,42 @@ def _reduced(
     engine: DeviceEngine, graph: Graph, direction: Direction, op: str, reduce: str,
     message: Message, table: Tensor,
 ) -> Tensor:  # fmt: skip
+    edge = None if op == "copy_lhs" else message.edge
+    if op == "add":
+        return _over_rows(engine, graph, direction, op, reduce, message, table, None)
+    _, heads, dim = table.shape
+    values = 0 if edge is None else edge.shape[1:].numel()
+    family = selection.family_of((reduce,), values)
+    form = selection.Form(family, reduce, table.dtype, heads, dim, values)
+
+    def run(choice: Choice) -> Tensor:
+        if choice.path == CUSPARSE:
+            weights = None if edge is None else edge.view(-1)
+            flat = table.view(-1, heads * dim)
+            out = cusparse.product(graph, direction, flat, weights, mean=reduce == "mean")
+            return out.view(-1, heads, dim)
+        if choice.path == TILES:
+            mean = reduce == "mean"
+            return tile_sums.tile_sum(engine, graph, direction, table, edge, mean=mean)
+        return _over_rows(engine, graph, direction, op, reduce, message, table, choice.chunk)
+
+    choice = selection.choose(engine, graph, direction, form, run)
+    note_choice(lambda: choice.describe(form, direction))
+    return run(choice)
+
+
+def _over_rows(
+    engine: DeviceEngine, graph: Graph, direction: Direction, op: str, reduce: str,
+    message: Message, table: Tensor, chunk: int | None,
+) -> Tensor:  # fmt: skip
     _, heads, dim = table.shape
     edge = None if op == "copy_lhs" else message.edge
     rhs, shared = edge_operand(message) if edge is not None else (Operand(), 1)
-    key = ("linear", direction, op, reduce, table.dtype, heads, dim, rhs.access, shared)
+    key = ("linear", direction, op, reduce, table.dtype, heads, dim, rhs.access, shared, chunk)
     plan = graph.plans.get(key)
     if plan is None:
         lhs = _row(table)
-        rows = rows_of(graph, direction, max(lhs.row_bytes, rhs.row_bytes))
+        rows = rows_of(graph, direction, max(lhs.row_bytes, rhs.row_bytes), chunk)
         plan = graph.plans[key] = spmm.Plan(
             rows, op, reduce, table.dtype, lhs, rhs, heads * dim, shared, False
         )

@@ -23,8 +23,8 @@ def attention(
         str | None,
         typer.Option(
             help="Named graphs or npz files, comma-separated. Named: arxiv-like, reddit-like, "
-            "products-like, tolokers-like, block-model. Default: the first three on a GPU, else "
-            "tolokers-like.",
+            "products-like, tolokers-like, block-model, grid. Default: the first three on a GPU, "
+            "else tolokers-like.",
         ),
     ] = None,
     json_file: Annotated[

@@ -60,7 +60,9 @@ class DeviceAggregation:
         """One pass over the neighbours; see ``launch.AggregationEngine``."""
         x = message.x
         if len(wanted) == 1 and wanted[0] in _LINEAR and message.kind in linear.OPERATORS:
-            return Forward({wanted[0]: linear.forward(self.engine, graph, message, *wanted)}, {})
+            return Forward(
+                {wanted[0]: linear.reduced(self.engine, graph, "dst", *wanted, message)}, {}
+            )
         second = save and isinstance(temperature, Tensor)
         flags = flags_of(wanted, keep=save, first=first, nan_wins=nan_wins, second=second)
         shape = (graph.num_dst, *x.shape[1:])

@@ -21,53 +21,51 @@ from gnn_backend.runtime.sparse.spmm import Operand
 OPERATORS = {"copy": "copy_lhs", "mul": "mul", "add": "add"}
 
 
-def forward(engine: DeviceEngine, graph: Graph, message: Message, reduce: str) -> Tensor:
-    """Sum or mean of messages, in the operands' dtype."""
-    op = OPERATORS[message.kind]
-    return _reduced(engine, graph, "dst", op, reduce, message, message.x)
+def reduced(
+    engine: DeviceEngine, graph: Graph, direction: Direction, reduce: str, message: Message
+) -> Tensor:
+    """Sum or mean of messages over the rows of ``direction``, in the operands' dtype.
 
-
-def backward_x(engine: DeviceEngine, graph: Graph, message: Message, grad: Tensor) -> Tensor:
-    """Gradient of the sources' rows from that of the sum [num_dst, H, D]."""
-    op = "mul" if message.kind == "mul" else "copy_lhs"
-    return _reduced(engine, graph, "src", op, "sum", message, grad)
-
-
-def _reduced(
-    engine: DeviceEngine, graph: Graph, direction: Direction, op: str, reduce: str,
-    message: Message, table: Tensor,
-) -> Tensor:  # fmt: skip
-    edge = None if op == "copy_lhs" else message.edge
-    if op == "add":
-        return _over_rows(engine, graph, direction, op, reduce, message, table, None)
+    ``message.x`` [nodes at the other end, H, D].
+    """
+    table, edge = message.x, message.edge
+    if message.kind == "add":
+        return _over_rows(engine, graph, direction, reduce, message, None)
     _, heads, dim = table.shape
     values = 0 if edge is None else edge.shape[1:].numel()
     family = selection.family_of((reduce,), values)
     form = selection.Form(family, reduce, table.dtype, heads, dim, values)
 
     def run(choice: Choice) -> Tensor:
+        mean = reduce == "mean"
         if choice.path == CUSPARSE:
             weights = None if edge is None else edge.view(-1)
             flat = table.view(-1, heads * dim)
-            out = cusparse.product(graph, direction, flat, weights, mean=reduce == "mean")
+            out = cusparse.product(graph, direction, flat, weights, mean=mean)
             return out.view(-1, heads, dim)
         if choice.path == TILES:
-            mean = reduce == "mean"
             return tile_sums.tile_sum(engine, graph, direction, table, edge, mean=mean)
-        return _over_rows(engine, graph, direction, op, reduce, message, table, choice.chunk)
+        return _over_rows(engine, graph, direction, reduce, message, choice.chunk)
 
     choice = selection.choose(engine, graph, direction, form, run)
     note_choice(lambda: choice.describe(form, direction))
     return run(choice)
 
 
+def backward_x(engine: DeviceEngine, graph: Graph, message: Message, grad: Tensor) -> Tensor:
+    """Gradient of the sources' rows from that of the sum [num_dst, H, D]."""
+    if message.kind == "mul":
+        return reduced(engine, graph, "src", "sum", message._replace(x=grad))
+    return reduced(engine, graph, "src", "sum", Message("copy", grad, None))
+
+
 def _over_rows(
-    engine: DeviceEngine, graph: Graph, direction: Direction, op: str, reduce: str,
-    message: Message, table: Tensor, chunk: int | None,
+    engine: DeviceEngine, graph: Graph, direction: Direction, reduce: str, message: Message,
+    chunk: int | None,
 ) -> Tensor:  # fmt: skip
-    _, heads, dim = table.shape
-    edge = None if op == "copy_lhs" else message.edge
-    rhs, shared = edge_operand(message) if edge is not None else (Operand(), 1)
+    table, edge = message.x, message.edge
+    op, (_, heads, dim) = OPERATORS[message.kind], table.shape
+    rhs, shared = edge_operand(message)
     key = ("linear", direction, op, reduce, table.dtype, heads, dim, rhs.access, shared, chunk)
     plan = graph.plans.get(key)
     if plan is None:

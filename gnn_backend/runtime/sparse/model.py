@@ -32,7 +32,8 @@ CACHE_BYTES = 50e6  # the L2 cache of an H200
 COLUMNS_AT_ONCE = 64  # of a row, that a warp takes of a tile
 MARGIN = 1.03  # by which rows have to be beaten
 _TILE = 16
-_FITTED = Path(__file__).with_name("fitted.json")
+#: Where the constants are.
+FITTED = Path(__file__).with_name("fitted.json")
 
 
 class Work(NamedTuple):
@@ -92,7 +93,7 @@ class Prediction(NamedTuple):
 @lru_cache(maxsize=1)
 def constants() -> dict[str, Any]:
     """The constants that are shipped."""
-    found: dict[str, Any] = json.loads(_FITTED.read_text(encoding="utf-8"))
+    found: dict[str, Any] = json.loads(FITTED.read_text(encoding="utf-8"))
     return found
 
 

@@ -116,7 +116,7 @@ def choose(
     """
     config = get_config()
     setting = config.aggregation_path if form.family in LINEAR else "auto"
-    key = ("choice", direction, form, setting, torch.backends.cuda.matmul.allow_tf32)
+    key = _key(direction, form, setting)
     found: Choice | None = graph.plans.get(key)
     if found is not None:
         return found
@@ -128,6 +128,15 @@ def choose(
     if not capturing:  # what was chosen without asking the device is not to last
         graph.plans[key] = chosen
     return chosen
+
+
+def keep(graph: Graph, direction: Direction, form: Form, choice: Choice) -> None:
+    """Have passes of a form take a choice on this graph, where no path is configured."""
+    graph.plans[_key(direction, form, "auto")] = choice
+
+
+def _key(direction: Direction, form: Form, setting: str) -> tuple[object, ...]:
+    return ("choice", direction, form, setting, torch.backends.cuda.matmul.allow_tf32)
 
 
 def fitted(
@@ -147,8 +156,11 @@ def fitted(
     if form.family not in LINEAR:
         return Choice(ROWS, chunk, "the number of edges")
     # Of paths that nothing is known about nothing is asked.
-    known = [p for p in model.compared(form.family, item) if cannot(graph, p, form) is None]
-    if TILES in known and (graph.num_edges < MIN_EDGES or not may_wait):
+    known = worth_asking(
+        graph.num_edges,
+        (p for p in model.compared(form.family, item) if cannot(graph, p, form) is None),
+    )
+    if not may_wait and TILES in known:
         known.remove(TILES)
     found = model.predict(
         form.family, work_of(graph, direction, form, TILES in known), tuple(known)
@@ -157,6 +169,11 @@ def fitted(
         return Choice(ROWS, chunk, "the number of edges")
     times = ", ".join(f"{path} {time:.3g} ms" for path, time in found.milliseconds.items())
     return Choice(found.path, chunk, f"predicted: {times}")
+
+
+def worth_asking(num_edges: int, paths: Iterable[str]) -> list[str]:
+    """Paths without tiles where these would not be worth building."""
+    return [path for path in paths if path != TILES or num_edges >= MIN_EDGES]
 
 
 def work_of(graph: Graph, direction: Direction, form: Form, tiles: bool) -> Work:

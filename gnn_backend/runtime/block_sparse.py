@@ -46,6 +46,14 @@ class Gradients(NamedTuple):
     edge_bias: Tensor | None = None
 
 
+def allows_tf32() -> bool:
+    """Whether torch multiplies matrices of float32 as tf32, by whichever of its switches."""
+    matmul = torch.backends.cuda.matmul
+    # The older switch raises once the newer one was used; before 2.9 there is no newer one.
+    precision = getattr(matmul, "fp32_precision", None)
+    return bool(matmul.allow_tf32) if precision is None else precision == "tf32"
+
+
 def cannot(dtype: torch.dtype, heads: int, dim: int) -> str | None:
     """Why there are no kernels for ``heads`` heads of ``dim`` values; None if there are.
 
@@ -53,7 +61,7 @@ def cannot(dtype: torch.dtype, heads: int, dim: int) -> str | None:
     """
     if dtype not in DTYPE_NAMES:
         return f"{dtype} has no product on tensor cores"
-    if dtype == torch.float32 and not torch.backends.cuda.matmul.allow_tf32:
+    if dtype == torch.float32 and not allows_tf32():
         return "float32 would be rounded to tf32, which torch.backends.cuda.matmul does not allow"
     if dim not in DIMS:
         return f"head dimension {dim} is not a multiple of 16 from 16 to 128"

@@ -19,7 +19,7 @@ import torch
 from gnn_backend.config import get_config
 from gnn_backend.graph import Graph
 from gnn_backend.graph.graph import Direction
-from gnn_backend.runtime import autotune
+from gnn_backend.runtime import autotune, block_sparse
 from gnn_backend.runtime.block_choice import MIN_EDGES
 from gnn_backend.runtime.sparse import cusparse, model, rows, tile_sums
 from gnn_backend.runtime.sparse.model import CUSPARSE, PATHS, ROWS, TILES, Work
@@ -136,7 +136,8 @@ def keep(graph: Graph, direction: Direction, form: Form, choice: Choice) -> None
 
 
 def _key(direction: Direction, form: Form, setting: str) -> tuple[object, ...]:
-    return ("choice", direction, form, setting, torch.backends.cuda.matmul.allow_tf32)
+    tf32 = form.dtype == torch.float32 and form.family in LINEAR and setting != ROWS
+    return ("choice", direction, form, setting, tf32 and block_sparse.allows_tf32())
 
 
 def fitted(

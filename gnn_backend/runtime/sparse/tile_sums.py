@@ -25,7 +25,7 @@ def cannot(dtype: torch.dtype, heads: int, dim: int, values_an_edge: int) -> str
     """
     if dtype not in DTYPE_NAMES:
         return f"{dtype} has no product on tensor cores"
-    if dtype == torch.float32 and not torch.backends.cuda.matmul.allow_tf32:
+    if dtype == torch.float32 and not block_sparse.allows_tf32():
         return "float32 would be rounded to tf32, which torch.backends.cuda.matmul does not allow"
     if values_an_edge > 1 and values_an_edge != heads:
         return "an edge has a weight a column"

@@ -9,6 +9,7 @@ from torch import Tensor
 from gnn_backend import config
 from gnn_backend.graph import Graph
 from gnn_backend.profile import profile
+from gnn_backend.runtime import block_sparse
 from gnn_backend.runtime.sparse import tile_sums
 from tests.runtime.block_cases import GRAPHS
 from tests.runtime.sparse.sums import Sum, check_sum, close, run
@@ -47,6 +48,25 @@ def test_a_nan_reaches_its_neighbours_alone() -> None:
     tiles, rows = (run(case, path, spoil) for path in ("tiles", "rows"))
     close(tiles, rows, case.dtype)
     assert rows[0].isnan().any() and rows[0].isinf().any()
+
+
+def test_either_switch_allows_tf32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch's older switch cannot be read once the newer one was used."""
+    matmul = torch.backends.cuda.matmul
+    assert block_sparse.allows_tf32()
+    matmul.allow_tf32 = False
+    assert not block_sparse.allows_tf32()
+
+    class Newer:
+        fp32_precision = "tf32"
+
+        @property
+        def allow_tf32(self) -> bool:
+            raise RuntimeError("mix of the legacy and new APIs")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.backends.cuda, "matmul", Newer())
+        assert block_sparse.allows_tf32()
 
 
 def test_what_has_no_kernel() -> None:

@@ -13,13 +13,13 @@ from typer.testing import CliRunner
 
 from gnn_backend.bench import paths, regret, timing
 from gnn_backend.cli.app import app
-from gnn_backend.config import override
 from gnn_backend.profile import profile
 from gnn_backend.runtime.sparse import model
 from gnn_backend.runtime.sparse.model import CHUNKS, Work
 from tests.bench.test_operators import graph_file
+from tests.ops.conftest import emulator, unoptimised
 
-__all__ = ["graph_file"]
+__all__ = ["emulator", "graph_file", "unoptimised"]
 NODES, WIDTHS = 10_000, (64, 256)
 SIZES = {"small": 10**5, "medium": 10**6, "dense": 10**7, "large": 3 * 10**7}
 
@@ -55,7 +55,9 @@ def results(dtype: str = "bfloat16") -> dict[str, Any]:
             "device": {"name": "none"}}  # fmt: skip
 
 
-def test_every_choice_is_timed(graph_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_choice_is_timed(
+    graph_file: Path, unoptimised: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ran: list[set[str]] = []
 
     def clock(call: Callable[[], Any]) -> float:
@@ -67,8 +69,7 @@ def test_every_choice_is_timed(graph_file: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(timing, "brief_ms", clock)
     monkeypatch.setattr(paths, "device_report", lambda: {"name": "none"})
     settings = paths.Settings((16,), ("bfloat16",), "cpu")
-    with override(cpu_target="emulator"):
-        document = paths.run([str(graph_file)], settings, lambda line: None)
+    document = paths.run([str(graph_file)], settings, lambda line: None)
     (row,) = json.loads(json.dumps(document))["graphs"]
     assert row["tiles"]["dst"] > 0 and row["times"].keys() == paths.CASES.keys()
     lengths = [f"rows {chunk}" for chunk in CHUNKS]

@@ -131,13 +131,19 @@ def choose(
 
 
 def keep(graph: Graph, direction: Direction, form: Form, choice: Choice) -> None:
-    """Have passes of a form take a choice on this graph, where no path is configured."""
+    """Have passes of a form take a choice on this graph, where no path is configured.
+
+    Of float32 while ``config.autotune`` and what torch allows as tf32 stay as they are.
+    """
     graph.plans[_key(direction, form, "auto")] = choice
 
 
 def _key(direction: Direction, form: Form, setting: str) -> tuple[object, ...]:
-    tf32 = form.dtype == torch.float32 and form.family in LINEAR and setting != ROWS
-    return ("choice", direction, form, setting, tf32 and block_sparse.allows_tf32())
+    tf32 = False
+    if form.dtype == torch.float32 and form.family in LINEAR:  # asking torch takes two microseconds
+        asked = setting == TILES or get_config().autotune or TILES in model.compared(form.family, 4)
+        tf32 = asked and block_sparse.allows_tf32()
+    return ("choice", direction, form, setting, tf32)
 
 
 def fitted(

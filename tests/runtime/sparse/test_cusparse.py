@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from gnn_backend.ops import aggregate
 from gnn_backend.profile import profile
 from gnn_backend.runtime.sparse import cusparse, selection
 from gnn_backend.runtime.sparse.cusparse import MOST_LANES, MOST_PLANS
+from gnn_backend.runtime.sparse.cusparse_library import _SIGNATURES, CuSparseError, Library
 from gnn_backend.runtime.sparse.selection import Form
 from tests.ops.support import edges_with_hubs
 from tests.runtime.sparse.fake_cusparse import FakeLibrary
@@ -23,7 +25,7 @@ EDGES, NUM_SRC, NUM_DST = edges_with_hubs()
 
 
 @pytest.fixture
-def library(emulator: None, monkeypatch: pytest.MonkeyPatch) -> FakeLibrary:
+def library(unoptimised: None, monkeypatch: pytest.MonkeyPatch) -> FakeLibrary:
     """Operators on the emulator, with a cuSPARSE on the CPU beside it."""
     fake = FakeLibrary()
     monkeypatch.setattr(cusparse, "library_of", lambda _: fake)
@@ -152,3 +154,47 @@ def test_what_it_cannot_take(
     monkeypatch.setattr(cusparse, "library_of", lambda _: FakeLibrary())
     assert cusparse.cannot(g, torch.float32, 8, "sum", 1) is None
     assert why in (cusparse.cannot(g, dtype, 8, reduce, values) or "")
+
+
+class Shared:
+    """A loaded library whose functions note what they were given."""
+
+    def __init__(self, failing: str = "", without: str = "") -> None:
+        self.calls: list[tuple[str, tuple[Any, ...]]] = []
+        for name in _SIGNATURES.keys() - {without}:
+            setattr(self, f"cusparse{name}", self._function(name, int(name == failing)))
+        self.cusparseGetErrorString = lambda status: b"not that"
+
+    def _function(self, name: str, status: int) -> Callable[..., int]:
+        def call(*arguments: Any) -> int:
+            self.calls.append((name, arguments))
+            assert len(arguments) == len(_SIGNATURES[name])
+            return status
+
+        return call
+
+
+def test_the_library_is_called_by_its_signatures() -> None:
+    shared = Shared()
+    library = Library(shared)
+    csr = library.csr(2, 3, 4, 16, 32, 48, torch.bfloat16)
+    dense = library.dense(3, 8, torch.bfloat16, 64)
+    library.set_values(csr, 80)
+    library.set_data(dense, 96)
+    library.prepare(csr, dense, dense, 12, 112, stream=7)
+    library.multiply(csr, dense, dense, 12, 112, stream=9)
+    library.free(csr, dense, dense)
+    assert library.workspace_bytes(csr, dense, dense, 12) == 0
+    named = dict(shared.calls)
+    assert named["CreateCsr"][1:] == (2, 3, 4, 16, 32, 48, 2, 2, 0, 14)  # 32-bit, bfloat16
+    assert named["CreateDnMat"][1:] == (3, 8, 8, 64, 14, 2)  # rows follow each other
+    assert named["SpMM"][8:] == (0, 12, 112)  # sums in float32
+    streams = [given[1] for name, given in shared.calls if name == "SetStream"]
+    assert streams == [7, 9] and library.preprocesses
+
+
+def test_what_the_library_refuses() -> None:
+    assert not Library(Shared(without="SpMM_preprocess")).preprocesses
+    library = Library(Shared(failing="CreateCsr"))
+    with pytest.raises(CuSparseError, match=r"status 1 .not that.*AGGREGATION_PATH=rows"):
+        library.csr(2, 3, 4, 16, 32, 48, torch.float32)

@@ -111,7 +111,7 @@ def test_small_graphs_and_captures_are_not_sampled(
     assert fitted(dense(), "dst", form._replace(family="extreme", reduce="max")).path == "rows"
 
 
-def test_what_runs_is_said(emulator: None) -> None:
+def test_what_runs_is_said(unoptimised: None) -> None:
     g, x = graph(), torch.randn(NUM_SRC, 16, requires_grad=True)
     with profile() as record:
         aggregate(g, x, "sum").sum().backward()
@@ -126,7 +126,7 @@ def test_what_runs_is_said(emulator: None) -> None:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
+def folder(unoptimised: None, tmp_path: Path) -> Iterator[Path]:
     autotune._known.clear()
     with config.override(cache_dir=tmp_path, autotune=True, cpu_target="emulator"):
         yield tmp_path / autotune.PART

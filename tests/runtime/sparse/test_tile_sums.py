@@ -17,7 +17,7 @@ from tests.runtime.sparse.sums import Sum, check_sum, close, run
 pytestmark = pytest.mark.usefixtures("tf32", "unoptimised")
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("name", GRAPHS)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
 @pytest.mark.parametrize("values", [0, 1, 3])

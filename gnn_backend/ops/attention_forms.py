@@ -249,6 +249,45 @@ def _score_gradients(
     return tuple(part.reshape(att.shape) for part, att in zip(own, params, strict=True))
 
 
+class SuperGAT(GAT):
+    """The rows of both ends, and each end's score a head; without parameters the scores are 0."""
+
+    functor = FUNCTORS["supergat"]
+
+    def __init__(self, params: int) -> None:
+        self.params = params
+
+    def derived(self, ends: Ends, params: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        if params:
+            return super().derived(ends, params)
+        return ends.src.new_zeros(ends.src.shape[:2]), ends.dst.new_zeros(ends.dst.shape[:2])
+
+    def operands(
+        self, ends: Ends, params: tuple[Tensor, ...], derived: tuple[Tensor, ...]
+    ) -> dict[str, Tensor]:
+        return super().operands(ends, params, derived) | {"x_dst": ends.dst}
+
+    def wanted(self, asked: Asked) -> frozenset[str]:
+        rows = named(x_src=asked.src, x_dst=asked.dst)
+        return rows | super().wanted(asked) if self.params else rows
+
+    def gradients(
+        self,
+        found: Mapping[str, Tensor],
+        ends: Ends,
+        params: tuple[Tensor, ...],
+        derived: tuple[Tensor, ...],
+        asked: Asked,
+    ) -> Gradients:
+        of_src, of_dst = merged(found.get("x_src"), found.get("x_dst"), ends)
+        if not params:
+            return Gradients(of_src, of_dst, ())
+        scored = super().gradients(found, ends, params, derived, asked)
+        if scored.dst is not None and of_dst is not None:
+            of_dst.add_(scored.dst)
+        return scored._replace(dst=of_dst)
+
+
 class AGNN(Form):
     """Cosines of the rows as they are, scaled by the parameter [1]; of shared ends only."""
 
@@ -303,4 +342,11 @@ def _target(table: Tensor) -> Tensor | None:
     return fresh_like(table) if table.is_cpu and not torch.is_grad_enabled() else None
 
 
-FORMS: dict[str, Form] = {"gatv2": GATv2(), "gat": GAT(), "dot": Dot(), "agnn": AGNN()}
+FORMS: dict[str, Form] = {
+    "gatv2": GATv2(),
+    "gat": GAT(),
+    "dot": Dot(),
+    "agnn": AGNN(),
+    "supergat": SuperGAT(2),
+    "supergat scaled": SuperGAT(0),
+}

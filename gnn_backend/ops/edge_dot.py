@@ -12,8 +12,10 @@ from gnn_backend.graph import Graph
 from gnn_backend.graph.build import expand_rows
 from gnn_backend.ops.attention_checks import check_operands
 from gnn_backend.ops.edgewise import gsddmm
+from gnn_backend.ops.functors import FUNCTORS
 from gnn_backend.ops.softmax_attention import refuse_batch
 from gnn_backend.ops.spmm import gspmm
+from gnn_backend.runtime.launch import numba_edges
 
 _CHUNK = 1 << 22  # numbers gathered at a time where there is no kernel
 
@@ -32,9 +34,9 @@ def edge_dot(graph: Graph, x_src: Tensor, x_dst: Tensor) -> Tensor:
     Returns
     -------
     Tensor [E, H]
-        In the caller's edge order and the operands' dtype. On CUDA its gradients are those of
-        our sparse kernels; on the CPU torch answers, some edges at a time. Both write no
-        [E, H, D].
+        In the caller's edge order and the operands' dtype. Neither it nor its gradients write
+        [E, H, D], and equal inputs give equal bits; where there is no kernel torch answers, some
+        edges at a time.
 
     Raises
     ------
@@ -98,6 +100,9 @@ class _WeightedSums(torch.autograd.Function):
 
 def _dots(graph: Graph, x_src: Tensor, x_dst: Tensor) -> Tensor:
     try:
+        engine = numba_edges(x_src.device, x_src.dtype)
+        if engine is not None:
+            return engine.edge_dots(FUNCTORS["dot"], graph, x_src, x_dst)
         return gsddmm(graph, "dot", x_src, x_dst, "u", "v").squeeze(-1)
     except Unsupported:
         out = x_src.new_empty(graph.num_edges, x_src.shape[1])
@@ -109,6 +114,9 @@ def _dots(graph: Graph, x_src: Tensor, x_dst: Tensor) -> Tensor:
 def _weighted_sum(graph: Graph, weights: Tensor, table: Tensor, *, reverse: bool) -> Tensor:
     """Sum of the far ends' rows times the weights of the edges, at each source if reversed."""
     try:
+        engine = numba_edges(table.device, table.dtype)
+        if engine is not None:
+            return engine.weighted_sums(graph, weights, table, reverse=reverse)
         weights = weights.contiguous().unsqueeze(-1)
         return gspmm(graph, "mul", "sum", table, weights, reverse=reverse)[0]
     except Unsupported:

@@ -30,11 +30,20 @@ from tests.ops.test_projected_attention import (
 
 pytestmark = pytest.mark.sampled(2)
 
-SCALARS = {"gat": {"negative_slope": 0.2}, "dot": {"scale": 0.7}, "agnn": {"scale": 1.0}}
+SCALARS = {
+    "gat": {"negative_slope": 0.2},
+    "dot": {"scale": 0.7},
+    "agnn": {"scale": 1.0},
+    "supergat": {"negative_slope": 0.2, "scale": 0.0},
+    "supergat scaled": {"negative_slope": 0.2, "scale": 0.7},
+}
 #: Form, and where destinations' features and projection come from.
 CASES = [
     *itertools.product(("gat", "dot"), ("own", "first-rows", "shared")),
     ("agnn", "shared"),
+    ("supergat", "own"),
+    ("supergat", "shared"),
+    ("supergat scaled", "shared"),
 ]
 
 
@@ -49,7 +58,7 @@ def inputs(form: str, ends: str, dtype: torch.dtype = torch.float32) -> tuple[Gr
         shapes |= {"w_dst": (width, FEATURES), "b_dst": (width,)}
         if ends == "own":
             shapes["h_dst"] = (num_dst, FEATURES)
-    if form == "gat":
+    if form in ("gat", "supergat"):
         shapes |= {"att_src": (1, HEADS, DIM), "att_dst": (HEADS, DIM)}
     if form == "agnn":
         shapes["beta"] = (1,)
@@ -101,6 +110,11 @@ def parts(
     if form == "gat":
         el, er = ((x * t[a]).sum(-1) for x, a in ((x_src, "att_src"), (x_dst, "att_dst")))
         operands = {"x_src": x_src, "el": el, "er": er}
+    if form.startswith("supergat"):
+        zeros = [x.new_zeros(x.shape[:2]) for x in (x_src, x_dst)]
+        scored = [(x * t[a]).sum(-1) for x, a in ((x_src, "att_src"), (x_dst, "att_dst")) if a in t]
+        el, er = scored or zeros
+        operands = {"x_src": x_src, "el": el, "x_dst": x_dst, "er": er}
     out = _first(attend(FORMS[form].functor, graph, operands, SCALARS[form]))
     return out + t["residual"] + t["bias"]
 
@@ -134,7 +148,7 @@ def test_only_what_is_needed(form: str, ends: str) -> None:
         assert_close(got, {n: want[n] for n in ("out", *t) if n in {"out", *needs}})
 
 
-@pytest.mark.parametrize("form", ["gat", "dot", "agnn"])
+@pytest.mark.parametrize("form", ["gat", "dot", "agnn", "supergat"])
 def test_square_graphs(form: str) -> None:
     """As many destinations as sources, where both ends' gradients meet in every row."""
     edge_index = edges_with_hubs()[0]

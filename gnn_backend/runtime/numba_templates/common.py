@@ -27,9 +27,11 @@ EDGE_ID = None  # of edge_ids; None: edges are in the caller's order, or nothing
 WIDE = 4  # vector registers of a wide tile
 # Optional arguments; None: not given, or not needed.
 EDGE = EDGE_BIAS = EDGE_FEATURES = EDGE_QUERY = None
+KEY_TERM = QUERY_TERM = None
 OUT_EDGE = GRAD_OUT_EDGE = ATTENTION = GRAD_ATTENTION = DROPOUT = None
 GRAD_QUERY = GRAD_PARAM = GRAD_KEY = GRAD_VALUE = types.float32
 GRAD_EDGE = GRAD_EDGE_BIAS = GRAD_EDGE_FEATURES = GRAD_EDGE_QUERY = None
+GRAD_KEY_TERM = GRAD_QUERY_TERM = None
 # end of variant
 
 NEIGHBOR = types.int32
@@ -49,7 +51,8 @@ Arguments = namedtuple(
     "grad_param grad_key grad_value grad_edge grad_edge_bias grad_edge_features "
     "grad_edge_query slot_sums slot_more slot_edge slot_row buffers scalars rows edges "
     "heads key_width width blocks buffer_stride feature_width feature_stride feature_head "
-    "dropout_seed dropout_offset dropout_threshold",
+    "dropout_seed dropout_offset dropout_threshold "
+    "key_term query_term grad_key_term grad_query_term slot_term",
 )
 
 
@@ -104,6 +107,11 @@ def arguments(address):
         field(address, 43, INTEGER),
         field(address, 44, INTEGER),
         field(address, 45, INTEGER),
+        field(address, 46, KEY_TERM),
+        field(address, 47, QUERY_TERM),
+        field(address, 48, GRAD_KEY_TERM),
+        field(address, 49, GRAD_QUERY_TERM),
+        field(address, 50, REAL),
     )
 
 

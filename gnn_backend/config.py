@@ -17,6 +17,7 @@ CHOICES = {
     "mode": ("auto", "strict", "verify"),
     "cpu_target": ("numba", "emulator"),
     "attention_path": ("auto", "rows", "tiles"),
+    "aggregation_path": ("auto", "rows", "cusparse", "tiles"),
     "log": ("debug", "info", "warning", "error"),
 }
 _LANE_ORDERS = "forward, reversed, random or random:SEED"
@@ -55,6 +56,10 @@ class Config:
         Whether dot-product attention goes over the rows of the graph or, where there are kernels
         for it, over tiles on tensor cores; ``auto`` takes what is predicted to be faster.
         ``GNN_BACKEND_ATTENTION_PATH``.
+    aggregation_path : {"auto", "rows", "cusparse", "tiles"}
+        Whether sums and means on a GPU go over the rows of the graph, through cuSPARSE, or over
+        tiles on tensor cores, where these can take them; ``auto`` takes what is predicted to be
+        faster. ``GNN_BACKEND_AGGREGATION_PATH``.
     autotune : bool
         Measure launch settings on the first call of a kind instead of taking the fitted ones, and
         remember them in ``cache_dir``; see :mod:`gnn_backend.runtime.autotune`.
@@ -81,6 +86,7 @@ class Config:
     verify_rtol: float = 2e-5
     min_edges: int = 0
     attention_path: str = "auto"
+    aggregation_path: str = "auto"
     autotune: bool = False
     log: str = "warning"
     test_data: Path | None = None
@@ -152,6 +158,7 @@ _VARIABLES: dict[str, tuple[Callable[[str], Any], str]] = {
     "verify_rtol": (float, "a number above 0"),
     "min_edges": (int, "a count of edges, 0 or more"),
     "attention_path": (str, _one_of("attention_path")),
+    "aggregation_path": (str, _one_of("aggregation_path")),
     "autotune": (_flag, "0 or 1"),
     "log": (str.lower, _one_of("log")),
     "test_data": (_path, _PATH),

@@ -21,6 +21,9 @@ NAMED_GRAPHS: dict[str, tuple[int, int]] = {
 }
 #: Stochastic block models by name: nodes, nodes a block, density.
 BLOCK_MODELS: dict[str, tuple[int, int, float]] = {"block-model": (16_384, 256, 0.5)}
+#: Road-like grids by name: rows, columns.
+GRIDS: dict[str, tuple[int, int]] = {"grid": (1000, 1000)}
+SHUFFLED = ":shuffled"  # behind the name of a graph: its nodes numbered at random
 
 
 #: What numpy raises for a file that is empty, cut off, damaged, or a plain ``.npy``.
@@ -158,6 +161,78 @@ def block_model(
     return torch.stack([src, dst])[:, dst < num_nodes]
 
 
+def grid(
+    rows: int,
+    columns: int,
+    *,
+    removed: float = 0.5,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+) -> torch.Tensor:
+    """Road-like grid: crossings of two to four roads, each road an edge both ways.
+
+    Of a full grid, numbered row by row, roads are taken away at random; no crossing loses more
+    than one road of either orientation, and those at the rim lose none, so that degrees are 2 to
+    4 (with two rows and columns or more) and the graph has no tails.
+
+    Parameters
+    ----------
+    rows, columns : int
+    removed : float
+        0 to 1: probability with which a road that may be taken away is.
+    seed : int
+    device : torch.device or str
+        Where the graph is drawn; the random stream of CPU and CUDA differ.
+
+    Returns
+    -------
+    Tensor
+        int64 [2, E] on ``device``: every road one way, then all the other way.
+    """
+    if rows < 1 or columns < 1 or not 0 <= removed <= 1:
+        got = (rows, columns, removed)
+        raise invalid("rows, columns, removed", "not a grid", got, ">= 1, >= 1, 0 to 1")
+    generator = torch.Generator(device=device).manual_seed(seed)
+    ids = torch.arange(rows * columns, device=device).view(rows, columns)
+    # Of two neighbouring crossings exactly one is even, so each has one road to lose.
+    even = (ids // columns + ids % columns) % 2 == 0
+    inner = torch.zeros_like(even)
+    inner[1:-1, 1:-1] = True
+    kept = []
+    for ends in ((ids[:, :-1], ids[:, 1:]), (ids[:-1], ids[1:])):
+        first, second = (end.reshape(-1) for end in ends)
+        draw = torch.rand(first.numel(), device=device, generator=generator)
+        may_go = even.view(-1)[first] & inner.view(-1)[first] & inner.view(-1)[second]
+        stays = ~(may_go & (draw < removed))
+        kept.append(torch.stack([first[stays], second[stays]]))
+    one_way = torch.cat(kept, 1)
+    return torch.cat([one_way, one_way.flip(0)], 1)
+
+
+def shuffled(graph: GraphData, *, seed: int = 0) -> GraphData:
+    """The same graph with its nodes numbered at random; edges keep their order.
+
+    For what depends on the numbers: generated graphs come in an order that real ones rarely have.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    old = torch.randperm(graph.num_nodes, generator=generator)  # new number -> old
+    new = torch.empty_like(old)
+    new[old] = torch.arange(graph.num_nodes)
+    new = new.to(graph.edge_index.device)
+
+    def moved(table: torch.Tensor | None) -> torch.Tensor | None:
+        return None if table is None else table[old.to(table.device)]
+
+    return dataclasses.replace(
+        graph,
+        name=graph.name + SHUFFLED,
+        edge_index=new[graph.edge_index],
+        x=moved(graph.x),
+        y=moved(graph.y),
+        splits={key: mask[old.to(mask.device)] for key, mask in graph.splits.items()},
+    )
+
+
 def load_npz(path: str | Path) -> GraphData:
     """Read a graph from an npz file.
 
@@ -172,7 +247,7 @@ def load_npz(path: str | Path) -> GraphData:
     """
     path = Path(path)
     if not path.is_file():
-        known = ", ".join((*NAMED_GRAPHS, *BLOCK_MODELS))
+        known = ", ".join((*NAMED_GRAPHS, *BLOCK_MODELS, *GRIDS))
         raise invalid("graph", "no such file", str(path), f"an npz file or one of {known}")
     try:
         with np.load(path, allow_pickle=False) as archive:
@@ -191,7 +266,14 @@ def load_npz(path: str | Path) -> GraphData:
 
 
 def load(name_or_path: str, *, device: torch.device | str = "cpu", seed: int = 0) -> GraphData:
-    """Graph by name (``NAMED_GRAPHS``, ``BLOCK_MODELS``; drawn there) or from an npz file."""
+    """Graph by name (of ``NAMED_GRAPHS``, ``BLOCK_MODELS``, ``GRIDS``) or from an npz file.
+
+    Named graphs are drawn on ``device``. ``:shuffled`` behind either numbers its nodes at random
+    (:func:`shuffled`, seed 0).
+    """
+    if name_or_path.endswith(SHUFFLED):
+        plain = load(name_or_path.removesuffix(SHUFFLED), device=device, seed=seed)
+        return shuffled(plain)
     if name_or_path in NAMED_GRAPHS:
         nodes, edges = NAMED_GRAPHS[name_or_path]
         return GraphData(name_or_path, rmat(nodes, edges, seed=seed, device=device), nodes)
@@ -199,6 +281,10 @@ def load(name_or_path: str, *, device: torch.device | str = "cpu", seed: int = 0
         nodes, block, density = BLOCK_MODELS[name_or_path]
         drawn = block_model(nodes, block, density, seed=seed, device=device)
         return GraphData(name_or_path, drawn, nodes)
+    if name_or_path in GRIDS:
+        rows, columns = GRIDS[name_or_path]
+        roads = grid(rows, columns, seed=seed, device=device)
+        return GraphData(name_or_path, roads, rows * columns)
     return load_npz(name_or_path).to(device)
 
 

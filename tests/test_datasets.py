@@ -120,3 +120,51 @@ def test_a_block_model_by_name() -> None:
     graph = datasets.load("block-model")
     assert graph.num_nodes == 16_384 and 2_000_000 < graph.num_edges < 2_200_000
     assert torch.equal(graph.edge_index[0] // 256, graph.edge_index[1] // 256)
+
+
+def test_grid_is_seeded_symmetric_and_of_degree_2_to_4() -> None:
+    edges = datasets.grid(30, 40)
+    assert torch.equal(edges, datasets.grid(30, 40))
+    assert not torch.equal(edges, datasets.grid(30, 40, seed=1))
+    degrees = edges[1].bincount(minlength=1200)
+    assert sorted(set(degrees.tolist())) == [2, 3, 4]
+    step = (edges[0] - edges[1]).abs()
+    assert sorted(set(step.tolist())) == [1, 40]
+    pairs = {(u, v) for u, v in edges.t().tolist()}
+    assert len(pairs) == edges.shape[1] and pairs == {(v, u) for u, v in pairs}
+    full = datasets.grid(30, 40, removed=0.0)
+    assert full.shape[1] == 2 * (29 * 40 + 30 * 39)
+
+
+@pytest.mark.parametrize("sizes", [(1, 1), (1, 5), (2, 2)])
+def test_small_grids(sizes: tuple[int, int]) -> None:
+    rows, columns = sizes
+    edges = datasets.grid(*sizes, removed=1.0)
+    assert edges.shape[1] == 2 * ((rows - 1) * columns + rows * (columns - 1))
+
+
+@pytest.mark.parametrize("bad", [(0, 5, 0.5), (5, 0, 0.5), (2, 2, 1.5)])
+def test_what_is_no_grid_is_refused(bad: tuple[int, int, float]) -> None:
+    with pytest.raises(InvalidArgument, match="not a grid"):
+        datasets.grid(bad[0], bad[1], removed=bad[2])
+
+
+def test_a_grid_by_name_and_shuffled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(datasets.GRIDS, "small", (6, 7))
+    plain, mixed = datasets.load("small"), datasets.load("small:shuffled")
+    assert plain.num_nodes == mixed.num_nodes == 42 and mixed.name == "small:shuffled"
+    assert not torch.equal(plain.edge_index, mixed.edge_index)
+    for end in range(2):  # the same graph: degrees are dealt out anew, and edges keep their order
+        degrees = [g.edge_index[end].bincount(minlength=42) for g in (plain, mixed)]
+        assert torch.equal(degrees[0][plain.edge_index[end]], degrees[1][mixed.edge_index[end]])
+
+
+def test_shuffling_moves_what_belongs_to_the_nodes() -> None:
+    edges = torch.tensor([[0, 1, 2], [1, 2, 3]])
+    y = torch.arange(4) + 10
+    graph = datasets.GraphData("path", edges, 4, x=y[:, None].float(), y=y, splits={"val": y > 11})
+    mixed = datasets.shuffled(graph, seed=1)
+    assert mixed.x is not None and mixed.y is not None
+    assert torch.equal(mixed.y[mixed.edge_index], y[edges])
+    assert torch.equal(mixed.x[:, 0].long(), mixed.y)
+    assert torch.equal(mixed.splits["val"], mixed.y > 11)

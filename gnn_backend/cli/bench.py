@@ -13,7 +13,7 @@ from gnn_backend.cli import output
 bench = typer.Typer(name="bench", help="Measure operators and layers.", no_args_is_help=True)
 
 _DTYPES = ("float32", "bfloat16", "float16", "float64")
-_BENCHMARKS = ("attention", "layers", "operators", "reduce", "shapes", "spmm")
+_BENCHMARKS = ("attention", "layers", "operators", "paths", "reduce", "shapes", "spmm")
 _DEFAULT_GRAPHS = {"cuda": "arxiv-like,reddit-like,products-like", "cpu": "tolokers-like"}
 
 
@@ -23,8 +23,8 @@ def attention(
         str | None,
         typer.Option(
             help="Named graphs or npz files, comma-separated. Named: arxiv-like, reddit-like, "
-            "products-like, tolokers-like, block-model. Default: the first three on a GPU, else "
-            "tolokers-like.",
+            "products-like, tolokers-like, block-model, grid. Default: the first three on a GPU, "
+            "else tolokers-like.",
         ),
     ] = None,
     json_file: Annotated[
@@ -240,9 +240,32 @@ def spmm(
     dtype: _Dtypes = "float32",
     check_yardstick: _Check = None,
     repeats: _Repeats = 7,
+    paths: Annotated[
+        bool,
+        typer.Option(
+            "--paths",
+            help="Instead every path and task length of sums, extremes and several reductions, "
+            "for `bench fit` and `bench regret`.",
+        ),
+    ] = False,
 ) -> None:
     """Plain and weighted sums, with gradients: the yardstick, cuSPARSE and this package."""
+    if paths:
+        _paths(graph, json_file, widths, dtype)
+        return
     _aggregation("spmm", graph, json_file, widths, dtype, check_yardstick, repeats)
+
+
+def _paths(graph: str, json_file: Path | None, widths: str, dtype: str) -> None:
+    dtypes, sizes = _checked_dtypes(dtype), _sizes("--widths", widths)
+    _check_results_file(json_file)
+    import torch
+
+    from gnn_backend.bench import paths as benchmark
+
+    if not torch.cuda.is_available():
+        output.fail("bench spmm --paths: torch finds no CUDA device, and these kernels need one")
+    _keep(benchmark.run(_listed(graph), benchmark.Settings(sizes, dtypes), output.note), json_file)
 
 
 def _aggregation(
@@ -295,20 +318,26 @@ def _keep(document: dict[str, Any], json_file: Path | None) -> None:
     _print(document)
 
 
-@bench.command()
-def show(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A file that --json wrote.")],
-) -> None:
-    """Show a results file as a table."""
+def read_results(file: Path, benchmarks: tuple[str, ...]) -> dict[str, Any]:
+    """The document of a results file of one of these benchmarks."""
     if not file.is_file():
         output.fail(f"no such file: {file}")
     try:
         document = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:  # JSONDecodeError and UnicodeDecodeError are the latter
         output.fail(f"{file} is not JSON: {error}")
-    if not isinstance(document, dict) or document.get("benchmark") not in _BENCHMARKS:
-        names = ", ".join(f"`bench {name}`" for name in _BENCHMARKS)
-        output.fail(f"{file} is no result of {names}")
+    if not isinstance(document, dict) or document.get("benchmark") not in benchmarks:
+        names = ", ".join(f"`bench {name}`" for name in benchmarks)
+        output.fail(f"{file} is no result of {names.replace('bench paths', 'bench spmm --paths')}")
+    return document
+
+
+@bench.command()
+def show(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A file that --json wrote.")],
+) -> None:
+    """Show a results file as a table."""
+    document = read_results(file, _BENCHMARKS)
     try:
         _print(document)
     except (AttributeError, LookupError, TypeError, ValueError) as error:
@@ -320,12 +349,14 @@ def show(
 def _print(document: dict[str, Any]) -> None:
     from gnn_backend.bench.aggregation_tables import aggregation_tables
     from gnn_backend.bench.operator_tables import operator_tables
+    from gnn_backend.bench.path_tables import path_tables
     from gnn_backend.bench.tables import attention_tables, layer_tables, shape_tables
 
     tables = {
         "attention": attention_tables,
         "layers": layer_tables,
         "operators": operator_tables,
+        "paths": path_tables,
         "reduce": aggregation_tables,
         "shapes": shape_tables,
         "spmm": aggregation_tables,

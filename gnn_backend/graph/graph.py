@@ -330,13 +330,22 @@ class Graph:
         return found
 
     def nbytes(self) -> int:
-        """Bytes held now, lazily built parts included."""
+        """Bytes held now, lazily built parts included, and tables that are kept for products."""
         parts = [self._by_dst, self._by_src, *self._splits.values(), *self._blocks.values()]
         if isinstance(self._reversed, Graph):
             parts += self._reversed._splits.values()
         held = (*self._block_places.values(), *self._places.values())
         places = sum(t.numel() * t.element_size() for t in held if t is not None)
-        return places + sum(p.nbytes() for p in parts if p is not None)
+        return places + sum(p.nbytes() for p in parts if p is not None) + self._kept_bytes()
+
+    def _kept_bytes(self) -> int:
+        """Bytes of the tensors, and of the workspaces, among what the runtime keeps here."""
+        kept: list[Any] = []
+        for plan in list(self.plans.values()):
+            kept += plan.values() if isinstance(plan, dict) else [plan]
+        tensors = sum(t.numel() * t.element_size() for t in kept if isinstance(t, Tensor))
+        spaces = (getattr(plan, "workspace_bytes", None) for plan in kept)
+        return tensors + sum(space() for space in spaces if callable(space))
 
     def clear(self) -> None:
         """Drop what was built lazily; it is built again when needed."""

@@ -1,0 +1,85 @@
+"""A stand-in for cuSPARSE that multiplies tables in the CPU's memory, by their addresses."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import threading
+from typing import Any
+
+import numpy as np
+import torch
+
+_ROUNDED = {torch.float32: np.float32, torch.float16: np.float16}
+
+
+def read(address: int, count: int, kind: Any) -> np.ndarray:
+    """An array that lies at an address."""
+    kind = np.dtype(kind)
+    memory = (ctypes.c_byte * (count * kind.itemsize)).from_address(address)
+    return np.frombuffer(memory, kind)
+
+
+class FakeLibrary:
+    """The interface of ``cusparse_library.Library``, with what was asked of it.
+
+    Attributes
+    ----------
+    alive : set of int
+        Descriptors that were not freed.
+    prepared, streams : list
+        Workspaces that were prepared, streams that were multiplied on.
+    """
+
+    preprocesses = True
+    workspace = 40
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.alive: set[int] = set()
+        self.prepared: list[int] = []
+        self.streams: list[int] = []
+        self._numbers = itertools.count(1)
+        self._held: dict[int, list[Any]] = {}
+
+    def _new(self, *parts: Any) -> int:
+        number = next(self._numbers)
+        self._held[number] = list(parts)
+        self.alive.add(number)
+        return number
+
+    def csr(self, *parts: Any) -> int:
+        return self._new(*parts)
+
+    def set_values(self, csr: int, values: int) -> None:
+        self._held[csr][5] = values
+
+    def dense(self, rows: int, columns: int, dtype: torch.dtype, data: int) -> int:
+        return self._new(rows, columns, dtype, data)
+
+    def set_data(self, dense: int, data: int) -> None:
+        self._held[dense][3] = data
+
+    def workspace_bytes(self, csr: int, x: int, out: int, algorithm: int) -> int:
+        return self.workspace
+
+    def prepare(self, csr: int, x: int, out: int, algorithm: int, workspace: int, stream: int):
+        assert self.lock.locked() and {csr, x, out} <= self.alive
+        self.prepared.append(workspace)
+
+    def multiply(self, csr: int, x: int, out: int, algorithm: int, workspace: int, stream: int):
+        assert self.lock.locked() and {csr, x, out} <= self.alive and workspace
+        rows, columns, edges, indptr, indices, values, dtype = self._held[csr]
+        (held, width, _, table), (count, _, _, result) = self._held[x], self._held[out]
+        assert held == columns and count == rows
+        kind = _ROUNDED[dtype]
+        ends = read(indptr, rows + 1, np.int32)
+        matrix = np.zeros((rows, columns), np.float32)
+        places = np.repeat(np.arange(rows), np.diff(ends)), read(indices, edges, np.int32)
+        np.add.at(matrix, places, read(values, edges, kind).astype(np.float32))
+        product = matrix @ read(table, columns * width, kind).reshape(columns, width)
+        read(result, rows * width, kind)[:] = product.astype(kind).reshape(-1)
+        self.streams.append(stream)
+
+    def free(self, *descriptors: int) -> None:
+        self.alive -= set(descriptors)

@@ -330,7 +330,7 @@ class AGNN(Form):
         inverse, of_query = derived[1], found["q_dst"]
         own = first(inverse, of_query.shape[0])
         wide = torch.promote_types(own.dtype, torch.float32)
-        along = (of_query * ends.dst).sum(-1, dtype=wide)
+        along = (of_query.to(wide) * ends.dst).sum(-1)
         of_beta = (along * own).sum().view(1).to(own.dtype) if asked.params[0] else None
         if not asked.src:
             return Gradients(None, None, (of_beta,))

@@ -3,7 +3,7 @@
 //
 // The tables and what is read are SuperGAT's; only the logit differs.
 #pragma once
-#include "supergat.cuh"
+#include "functors/supergat.cuh"
 
 namespace gnnb {
 

@@ -114,8 +114,7 @@ def _times(graph: Graph, kind: torch.dtype, width: int) -> dict[str, dict[str, f
         found[name] = {}
         for choice in selection.candidates(graph, form):
             selection.keep(graph, case.direction, form, choice)
-            # What cuSPARSE prepares is not used while a graph is captured.
-            found[name][name_of(choice)] = _time(call, eagerly=choice.path == CUSPARSE)
+            found[name][name_of(choice)] = _time(call)
         fastest = _fastest(graph, message, case, form)
         found[name] |= {title: _time(own) for title, own in fastest}
     return found
@@ -147,17 +146,9 @@ def _fastest(
         )
 
 
-def _time(call: Callable[[], Any], eagerly: bool = False) -> float | None:
-    """Milliseconds; the better of a replay and, where that is asked for, calls in a row."""
+def _time(call: Callable[[], Any]) -> float | None:
+    """Milliseconds of a replay; None where there is not enough memory."""
     try:
-        if not eagerly:
-            return timing.brief_ms(call)
-        in_a_row = timing.eager_ms(call, "cuda", repeats=3)
-        try:
-            return min(timing.brief_ms(call), in_a_row)
-        except torch.cuda.OutOfMemoryError:
-            raise
-        except RuntimeError:  # a library that cannot be captured
-            return in_a_row
+        return timing.brief_ms(call)
     except torch.cuda.OutOfMemoryError:
         return None

@@ -174,7 +174,7 @@ class Plan:
     def run(self, x: Tensor, values: Tensor | None = None) -> Tensor:
         """The product with ``x`` [columns, width], on the current stream.
 
-        While a CUDA graph is captured the workspace is of the graph's own memory, and not prepared.
+        While a CUDA graph is captured the workspace is of the graph's own memory.
         """
         values = self.values if values is None else values
         assert values is not None
@@ -192,7 +192,7 @@ class Plan:
         with self.library.lock:
             lane = None if capturing else self._lanes.get(stream)
             if lane is None:
-                lane = _Lane(self, x, values, out, stream, prepared=not capturing)
+                lane = _Lane(self, x, values, out)
                 if not capturing:
                     self._lanes[stream] = lane
                     while len(self._lanes) > MOST_LANES:
@@ -207,14 +207,9 @@ class Plan:
 
 
 class _Lane:
-    """Descriptors and workspace of one stream, where products follow each other.
+    """Descriptors and workspace of one stream, where products follow each other."""
 
-    A workspace that was prepared belongs to its sparse matrix, so each has both.
-    """
-
-    def __init__(
-        self, plan: Plan, x: Tensor, values: Tensor, out: Tensor, stream: int, prepared: bool
-    ) -> None:
+    def __init__(self, plan: Plan, x: Tensor, values: Tensor, out: Tensor) -> None:
         library, csr, dtype = plan.library, plan.csr, plan.dtype
         rows, edges = plan.num_rows, csr.indices.numel()
         place = (csr.indptr.data_ptr(), csr.indices.data_ptr(), values.data_ptr())
@@ -226,9 +221,6 @@ class _Lane:
         weakref.finalize(self, library.free, *self._matrices).atexit = False
         size = library.workspace_bytes(*self._matrices, self._algorithm)
         self.workspace = torch.empty(max(1, size), dtype=torch.uint8, device=x.device)
-        if prepared and library.preprocesses:
-            address = self.workspace.data_ptr()
-            library.prepare(*self._matrices, self._algorithm, address, stream)
 
     def run(self, x: Tensor, values: Tensor, out: Tensor, stream: int) -> None:
         """``out = csr @ x``."""

@@ -1,7 +1,10 @@
 """The part of cuSPARSE that sums need, called through ctypes in the library that torch has loaded.
 
-CuPy binds these functions too, but its binding refuses to run while a stream is captured, puts its
-own current stream in the place of torch's at each call, and leaves ``cusparseSpMM_preprocess`` out.
+CuPy binds these functions too, but its binding refuses to run while a stream is captured, and puts
+its own current stream in the place of torch's at each call.
+
+``cusparseSpMM_preprocess`` is left out: with it, the deterministic algorithm of version 12.6.3 gave
+wrong sums, or read past its memory, where a row of a matrix had thousands of entries.
 """
 
 from __future__ import annotations
@@ -36,7 +39,6 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "DnMatSetValues": (c_void_p, c_void_p),
     "DestroyDnMat": (c_void_p,),
     "SpMM_bufferSize": (*_PRODUCT, POINTER(c_size_t)),
-    "SpMM_preprocess": (*_PRODUCT, c_void_p),
     "SpMM": (*_PRODUCT, c_void_p),
 }  # fmt: skip
 _ONE, _ZERO = c_float(1.0), c_float(0.0)
@@ -62,12 +64,7 @@ class Library:
         self.lock = threading.Lock()
         self._functions = {}
         for name, arguments in _SIGNATURES.items():
-            try:
-                function = getattr(shared, f"cusparse{name}")
-            except AttributeError:
-                if name != "SpMM_preprocess":
-                    raise
-                continue  # of versions before 11.6
+            function = getattr(shared, f"cusparse{name}")
             function.argtypes, function.restype = arguments, c_int
             self._functions[name] = function
         self._text = shared.cusparseGetErrorString
@@ -75,11 +72,6 @@ class Library:
         handle = c_void_p()
         self._call("Create", byref(handle))
         self._handle = handle
-
-    @property
-    def preprocesses(self) -> bool:
-        """Whether a product can be prepared."""
-        return "SpMM_preprocess" in self._functions
 
     def csr(
         self, rows: int, columns: int, entries: int, indptr: int, indices: int, values: int,
@@ -111,13 +103,6 @@ class Library:
         size = c_size_t()
         self._call("SpMM_bufferSize", *self._product(csr, x, out, algorithm), byref(size))
         return size.value
-
-    def prepare(
-        self, csr: int, x: int, out: int, algorithm: int, workspace: int, stream: int
-    ) -> None:
-        """Have ``workspace`` describe the pattern of ``csr`` to later products with both."""
-        self._call("SetStream", self._handle, stream)
-        self._call("SpMM_preprocess", *self._product(csr, x, out, algorithm), workspace)
 
     def multiply(
         self, csr: int, x: int, out: int, algorithm: int, workspace: int, stream: int

@@ -27,17 +27,16 @@ class FakeLibrary:
     ----------
     alive : set of int
         Descriptors that were not freed.
-    prepared, streams : list
-        Workspaces that were prepared, streams that were multiplied on.
+    workspaces, streams : list
+        Workspaces and streams of the products so far.
     """
 
-    preprocesses = True
     workspace = 40
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.alive: set[int] = set()
-        self.prepared: list[int] = []
+        self.workspaces: list[int] = []
         self.streams: list[int] = []
         self._numbers = itertools.count(1)
         self._held: dict[int, list[Any]] = {}
@@ -63,10 +62,6 @@ class FakeLibrary:
     def workspace_bytes(self, csr: int, x: int, out: int, algorithm: int) -> int:
         return self.workspace
 
-    def prepare(self, csr: int, x: int, out: int, algorithm: int, workspace: int, stream: int):
-        assert self.lock.locked() and {csr, x, out} <= self.alive
-        self.prepared.append(workspace)
-
     def multiply(self, csr: int, x: int, out: int, algorithm: int, workspace: int, stream: int):
         assert self.lock.locked() and {csr, x, out} <= self.alive and workspace
         rows, columns, edges, indptr, indices, values, dtype = self._held[csr]
@@ -80,6 +75,7 @@ class FakeLibrary:
         product = matrix @ read(table, columns * width, kind).reshape(columns, width)
         read(result, rows * width, kind)[:] = product.astype(kind).reshape(-1)
         self.streams.append(stream)
+        self.workspaces.append(workspace)
 
     def free(self, *descriptors: int) -> None:
         self.alive -= set(descriptors)

@@ -86,9 +86,9 @@ def test_descriptors_live_as_long_as_the_graph(library: FakeLibrary) -> None:
     g, x = graph(), torch.randn(NUM_SRC, 8)
     first = cusparse.product(g, "dst", x)
     made = set(library.alive)
-    assert len(made) == 3 and len(library.prepared) == 1
+    assert len(made) == 3
     again = cusparse.product(g, "dst", 2 * x)  # elsewhere in memory
-    assert library.alive == made and len(library.prepared) == 1
+    assert library.alive == made and len(set(library.workspaces)) == 1
     torch.testing.assert_close(again, 2 * first)
     (ones,) = (v for k, v in g.plans.items() if k[0] == "cuSPARSE values")
     assert g.nbytes() >= FakeLibrary.workspace + ones.numel() * 4
@@ -124,20 +124,20 @@ def test_each_stream_has_a_workspace(library: FakeLibrary, monkeypatch: pytest.M
     for stream in (5, 6, 5):
         monkeypatch.setattr(cusparse, "_stream", lambda _, s=stream: (s, False))
         cusparse.product(g, "dst", x)
-    assert len(set(library.prepared)) == 2 and library.streams == [5, 6, 5]
+    assert len(set(library.workspaces)) == 2 and library.streams == [5, 6, 5]
 
 
 def test_a_capture_takes_memory_of_its_own(
     library: FakeLibrary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing of it is kept, and nothing that waits for the device is called."""
+    """Nothing of it is kept."""
     g, x = graph(), torch.randn(NUM_SRC, 8)
     want = cusparse.product(g, "dst", x)
     alive = set(library.alive)
     monkeypatch.setattr(cusparse, "_stream", lambda _: (7, True))
     assert torch.equal(cusparse.product(g, "dst", x), want)
     gc.collect()
-    assert library.alive == alive and len(library.prepared) == 1 and library.streams[-1] == 7
+    assert library.alive == alive and library.streams[-1] == 7
 
 
 @pytest.mark.parametrize(
@@ -159,9 +159,9 @@ def test_what_it_cannot_take(
 class Shared:
     """A loaded library whose functions note what they were given."""
 
-    def __init__(self, failing: str = "", without: str = "") -> None:
+    def __init__(self, failing: str = "") -> None:
         self.calls: list[tuple[str, tuple[Any, ...]]] = []
-        for name in _SIGNATURES.keys() - {without}:
+        for name in _SIGNATURES:
             setattr(self, f"cusparse{name}", self._function(name, int(name == failing)))
         self.cusparseGetErrorString = lambda status: b"not that"
 
@@ -181,7 +181,7 @@ def test_the_library_is_called_by_its_signatures() -> None:
     dense = library.dense(3, 8, torch.bfloat16, 64)
     library.set_values(csr, 80)
     library.set_data(dense, 96)
-    library.prepare(csr, dense, dense, 12, 112, stream=7)
+    library.multiply(csr, dense, dense, 12, 112, stream=7)
     library.multiply(csr, dense, dense, 12, 112, stream=9)
     library.free(csr, dense, dense)
     assert library.workspace_bytes(csr, dense, dense, 12) == 0
@@ -190,11 +190,10 @@ def test_the_library_is_called_by_its_signatures() -> None:
     assert named["CreateDnMat"][1:] == (3, 8, 8, 64, 14, 2)  # rows follow each other
     assert named["SpMM"][8:] == (0, 12, 112)  # sums in float32
     streams = [given[1] for name, given in shared.calls if name == "SetStream"]
-    assert streams == [7, 9] and library.preprocesses
+    assert streams == [7, 9]
 
 
 def test_what_the_library_refuses() -> None:
-    assert not Library(Shared(without="SpMM_preprocess")).preprocesses
     library = Library(Shared(failing="CreateCsr"))
     with pytest.raises(CuSparseError, match=r"status 1 .not that.*AGGREGATION_PATH=rows"):
         library.csr(2, 3, 4, 16, 32, 48, torch.float32)

@@ -47,24 +47,31 @@ def edge_dot(graph: Graph, x_src: Tensor, x_dst: Tensor) -> Tensor:
         raise invalid("graph", "not a graph", type(graph).__name__, "a gnn_backend.graph.Graph")
     shapes = {"x_src": (graph.num_src, "H", "D"), "x_dst": (graph.num_dst, "H", "D")}
     check_operands(graph, {"x_src": x_src, "x_dst": x_dst}, shapes, "x_src")
-    return _EdgeDot.apply(graph, x_src, x_dst)  # type: ignore[no-any-return]
+    return _EdgeDot.apply(graph, x_src is x_dst, x_src, x_dst)  # type: ignore[no-any-return]
 
 
 class _EdgeDot(torch.autograd.Function):
+    """``shared``: both ends are one table, whose gradients are added up before they are returned."""
+
     @staticmethod
-    def forward(ctx: Any, graph: Graph, x_src: Tensor, x_dst: Tensor) -> Tensor:
-        ctx.graph = graph
+    def forward(ctx: Any, graph: Graph, shared: bool, x_src: Tensor, x_dst: Tensor) -> Tensor:
+        ctx.graph, ctx.shared = graph, shared
         ctx.save_for_backward(x_src, x_dst)
         return _dots(graph, x_src, x_dst)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor | None, Tensor | None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, None, Tensor | None, Tensor | None]:
         refuse_batch(grad)
         x_src, x_dst = ctx.saved_tensors
-        _, of_src, of_dst = ctx.needs_input_grad
+        *_, of_src, of_dst = ctx.needs_input_grad
         if torch.is_grad_enabled():  # create_graph=True
-            return None, *_WeightedSums.apply(ctx.graph, grad, x_src, x_dst)
+            return None, None, *_WeightedSums.apply(ctx.graph, grad, x_src, x_dst)
+        if ctx.shared:
+            total = _weighted_sum(ctx.graph, grad, x_dst, reverse=True)
+            total += _weighted_sum(ctx.graph, grad, x_src, reverse=False)
+            return None, None, total, None
         return (
+            None,
             None,
             _weighted_sum(ctx.graph, grad, x_dst, reverse=True) if of_src else None,
             _weighted_sum(ctx.graph, grad, x_src, reverse=False) if of_dst else None,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
+from gnn_backend.adapters.operator import Operator
 from gnn_backend.adapters.pyg.dgnn import without_dgnn
-from gnn_backend.adapters.pyg.operator import Operator
 from gnn_backend.dispatch import layer_patch
 from gnn_backend.patching import Patch
 

@@ -16,6 +16,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -34,7 +35,7 @@ class Request:
     """What to run.
 
     ``graph`` is a name or an npz file, cut to ``max_edges`` edges if that is set; ``backend``
-    says whether acceleration is enabled.
+    says whether acceleration is enabled. ``options`` and ``without`` are as in ``samples.Request``.
     """
 
     host: str
@@ -43,6 +44,8 @@ class Request:
     backend: bool
     shape: hosts.Shape = dataclasses.field(default_factory=hosts.Shape)
     dtype: str = "float32"
+    options: dict[str, Any] = dataclasses.field(default_factory=dict)
+    without: tuple[str, ...] = ()
     max_edges: int | None = None
     repeats: int = 3
 
@@ -79,8 +82,9 @@ def measure_here(request: Request) -> Measurement:
     if request.max_edges is not None:
         graph = sample_edges(graph, request.max_edges)
     wanted = samples.Request(
-        request.host, request.layer, graph, request.shape, dtype=getattr(torch, request.dtype)
-    )
+        request.host, request.layer, graph, request.shape, dtype=getattr(torch, request.dtype),
+        options=request.options, without=tuple(request.without),
+    )  # fmt: skip
     with _accelerated(request.backend):
         step(samples.sample(dataclasses.replace(wanted, data=_tiny_graph())))()
         made = samples.sample(wanted)

@@ -172,35 +172,61 @@ def operators(
 @bench.command()
 def layers(
     graph: Annotated[
-        str, typer.Option(help="Named graphs or npz files, comma-separated.")
-    ] = "tolokers-like",
+        str | None,
+        typer.Option(
+            help="Named graphs or npz files, comma-separated. Default: as for `bench attention`."
+        ),
+    ] = None,
     json_file: Annotated[
         Path | None, typer.Option("--json", metavar="OUT", help="Write the results here.")
     ] = None,
-    host: Annotated[str, typer.Option(help="dgl, pyg; several with commas.")] = "dgl,pyg",
+    family: Annotated[str, typer.Option(help="attention or aggregation.")] = "attention",
+    host: Annotated[
+        str | None, typer.Option(help="dgl, pyg; several with commas. On a GPU pyg alone.")
+    ] = None,
     layer: Annotated[
-        str | None, typer.Option(help="Names with commas. Default: the attention layers.")
+        str | None, typer.Option(help="Names with commas. Default: all of the family.")
     ] = None,
     heads: Annotated[int, typer.Option(min=1)] = 2,
-    dim: Annotated[int, typer.Option(min=1, help="Width of a head.")] = 64,
+    dim: Annotated[
+        int | None,
+        typer.Option(min=1, help="Width of a head (64), or without heads of the result (128)."),
+    ] = None,
     in_dim: Annotated[int, typer.Option(min=1, help="Input width.")] = 128,
+    device: Annotated[str, typer.Option(help="cuda or cpu.")] = "cpu",
+    force_stock: Annotated[
+        bool, typer.Option(help="Run stock layers even where they will not fit.")
+    ] = False,
     repeats: Annotated[int, typer.Option(min=1, help="Samples, of which the median.")] = 5,
     rounds: Annotated[int, typer.Option(min=1, help="Fresh processes, the best counts.")] = 3,
 ) -> None:
-    """Attention layers on the CPU against stock, each in processes of its own."""
+    """Whole layers against stock; on the CPU each in processes of its own."""
+    output.check_choice("--device", device, tuple(_DEFAULT_GRAPHS))
     _check_results_file(json_file)
     from gnn_backend.bench import layers as benchmark
     from gnn_backend.bench.hosts import Shape
 
-    names = tuple(_listed(host))
+    output.check_choice("--family", family, tuple(benchmark.FAMILIES))
+    hosts = benchmark.FAMILIES[family]
+    on_gpu = device == "cuda"  # where stock DGL has no layers
+    names = tuple(_listed(host or ("pyg" if on_gpu else ",".join(hosts))))
     for name in names:
-        output.check_choice("--host", name, tuple(benchmark.LAYERS))
+        output.check_choice("--host", name, ("pyg",) if on_gpu else tuple(hosts))
     chosen = () if layer is None else tuple(_listed(layer))
-    known = {known for name in names for known in benchmark.LAYERS[name]}
+    known = {form for name in names for case in hosts[name] for form in (case.layer, case.label)}
     for name in chosen:
         output.check_choice("--layer", name, tuple(sorted(known)))
-    settings = benchmark.Settings(names, chosen, Shape(in_dim, dim, heads), repeats, rounds)
-    _keep(benchmark.run(_listed(graph), settings, output.note), json_file)
+    if on_gpu:
+        import torch
+
+        if not torch.cuda.is_available():
+            output.fail("--device cuda: torch finds no CUDA device; use --device cpu")
+    shape = Shape(in_dim, dim or (64 if family == "attention" else 128), heads)
+    settings = benchmark.Settings(
+        names, chosen, shape, repeats, rounds, family, device, force_stock
+    )
+    graphs = _DEFAULT_GRAPHS[device] if graph is None else graph
+    _keep(benchmark.run(_listed(graphs), settings, output.note), json_file)
 
 
 _Graphs = Annotated[

@@ -51,7 +51,7 @@ def edge_dot(graph: Graph, x_src: Tensor, x_dst: Tensor) -> Tensor:
 
 
 class _EdgeDot(torch.autograd.Function):
-    """``shared``: both ends are one table, whose gradients are added up before they are returned."""
+    """``shared``: both ends are one table, whose gradients are added up before that."""
 
     @staticmethod
     def forward(ctx: Any, graph: Graph, shared: bool, x_src: Tensor, x_dst: Tensor) -> Tensor:

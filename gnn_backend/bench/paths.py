@@ -5,8 +5,9 @@ What the choice is fitted to (``bench fit``) and judged by (``bench regret``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -21,12 +22,8 @@ from gnn_backend.runtime.aggregation import Message
 from gnn_backend.runtime.launch import aggregation_engine
 from gnn_backend.runtime.sparse import cusparse, linear_aggregation, selection
 from gnn_backend.runtime.sparse.aggregation import DeviceAggregation
-from gnn_backend.runtime.sparse.cusparse_library import FASTEST
 from gnn_backend.runtime.sparse.model import CUSPARSE, ROWS
 from gnn_backend.runtime.sparse.selection import Choice, Form
-
-#: cuSPARSE by the algorithm whose bits differ from run to run: shown, never chosen.
-FASTEST_CUSPARSE = "cusparse, fastest algorithm"
 
 
 class Case(NamedTuple):
@@ -115,8 +112,10 @@ def _times(graph: Graph, kind: torch.dtype, width: int) -> dict[str, dict[str, f
         for choice in selection.candidates(graph, form):
             selection.keep(graph, case.direction, form, choice)
             found[name][name_of(choice)] = _time(call)
-        fastest = _fastest(graph, message, case, form)
-        found[name] |= {title: _time(own) for title, own in fastest}
+        if selection.cannot(graph, CUSPARSE, form) is None:  # shown, never chosen unasked
+            flat = x.view(-1, width)
+            product = partial(cusparse.product, graph, case.direction, flat, message.edge)
+            found[name][CUSPARSE] = _time(product)
     return found
 
 
@@ -132,18 +131,6 @@ def _call(
         return lambda: linear_aggregation.backward_x(engine.engine, graph, message, message.x)
     rules: dict[str, Any] = {"first": False, "nan_wins": True, "temperature": None, "save": False}
     return lambda: engine.aggregate_forward(graph, message, case.reductions, **rules)
-
-
-def _fastest(
-    graph: Graph, message: Message, case: Case, form: Form
-) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """cuSPARSE by its fastest algorithm, where there is cuSPARSE."""
-    if selection.cannot(graph, CUSPARSE, form) is None:
-        flat = message.x.view(-1, form.width)
-        yield (
-            FASTEST_CUSPARSE,
-            lambda: cusparse.product(graph, case.direction, flat, message.edge, algorithm=FASTEST),
-        )
 
 
 def _time(call: Callable[[], Any]) -> float | None:

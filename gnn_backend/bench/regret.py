@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from gnn_backend.bench.paths import CASES, FASTEST_CUSPARSE
+from gnn_backend.bench.paths import CASES
 from gnn_backend.runtime.sparse import model
 from gnn_backend.runtime.sparse.model import CHUNKS, CUSPARSE, ROWS, TILES, Work
 from gnn_backend.runtime.sparse.selection import worth_asking
@@ -46,7 +46,7 @@ class Measured(NamedTuple):
     @property
     def paths(self) -> list[str]:
         """Paths that were timed."""
-        return [ROWS, *(path for path in (CUSPARSE, TILES) if path in self.times)]
+        return [ROWS, TILES] if TILES in self.times else [ROWS]
 
 
 class Regret(NamedTuple):
@@ -68,7 +68,7 @@ def measured(documents: Iterable[Mapping[str, Any]]) -> list[Measured]:
                 direction, nodes = CASES[case].direction, row["num_nodes"]
                 tiles = row["tiles"][direction]
                 work = Work(row["num_edges"], nodes, nodes, row["width"], item, tiles)
-                kept = {name: ms for name, ms in times.items() if ms and name != FASTEST_CUSPARSE}
+                kept = {name: ms for name, ms in times.items() if ms and name != CUSPARSE}
                 found.append(
                     Measured(
                         row["graph"], row["dtype"], row["width"], case, CASES[case].family, work,
@@ -125,10 +125,9 @@ def fit(passes: list[Measured], source: str) -> dict[str, Any]:
         # What ran out of memory is beaten by everything, and says nothing about its time.
         rows = [one.times.get(f"rows {_length(one, *chunks)}", math.inf) for one in mine]
         fitted = {}
-        for path in (CUSPARSE, TILES):
-            timed = [(one, t) for one, t in zip(mine, rows, strict=True) if path in one.times]
-            if any(one.times[path] * model.MARGIN < t for one, t in timed):
-                fitted[path] = _coefficients(path, [(o.work, o.times[path]) for o, _ in timed])
+        timed = [(one, t) for one, t in zip(mine, rows, strict=True) if TILES in one.times]
+        if any(one.times[TILES] * model.MARGIN < t for one, t in timed):
+            fitted[TILES] = _coefficients(TILES, [(o.work, o.times[TILES]) for o, _ in timed])
         if fitted:
             works = [(one.work, t) for one, t in zip(mine, rows, strict=True)]
             constants["paths"][kind] = {ROWS: _coefficients(ROWS, works), **fitted}

@@ -15,7 +15,7 @@ from gnn_backend.ops import aggregate
 from gnn_backend.profile import profile
 from gnn_backend.runtime import autotune
 from gnn_backend.runtime.sparse import cusparse
-from gnn_backend.runtime.sparse.cusparse_library import FASTEST, library
+from gnn_backend.runtime.sparse.cusparse_library import library
 from tests.gpu import support
 from tests.gpu.support import table
 from tests.gpu.test_aggregation import captured
@@ -35,12 +35,11 @@ def named(tensors: list[Tensor]) -> dict[str, Tensor]:
 
 
 @table("name", GRAPHS)
-@table("dtype", [F32, BF16, F16])
 @table("values", [0, 1])
-def test_cusparse(name: str, dtype: torch.dtype, values: int) -> None:
+def test_cusparse(name: str, values: int) -> None:
     """Widths that are whole accesses, and not; forward, and both gradients."""
     for heads, dim in ((2, 64), (1, 7), (1, 512)):
-        case = Sum(GRAPHS[name], dtype, heads, dim, values, device=DEVICE)
+        case = Sum(GRAPHS[name], F32, heads, dim, values, device=DEVICE)
         with profile() as record:
             check_sum(case, "cusparse")
         ran = record.launches["cuda", "cusparseSpMM"]
@@ -51,18 +50,8 @@ def test_cusparse_means() -> None:
     with profile() as record:
         check_sum(Sum(GRAPHS["hubs"], F32, 2, 64, 0, "mean", DEVICE), "cusparse")
         check_sum(Sum(GRAPHS["hubs"], BF16, 2, 64, 0, "mean", DEVICE), "cusparse")
-    assert any("rounded twice" in choice for choice in record.choices)
-    assert record.launches["cuda", "cusparseSpMM"] == 3  # of 16 bits the sum of backward alone
-
-
-def test_cusparse_gives_the_same_bits() -> None:
-    edges = heavy_tailed()
-    graph = Graph.from_edge_index(edges[0].to(DEVICE), *edges[1:])
-    for dtype in (F32, BF16):
-        case = Sum(edges, dtype, 1, 128, 1, device=DEVICE)
-        first = named(run(case, "cusparse", graph=graph))
-        for _ in range(3):
-            assert same_bits(named(run(case, "cusparse", graph=graph)), first)
+    assert any("not precise" in choice for choice in record.choices)
+    assert record.launches["cuda", "cusparseSpMM"] == 2
 
 
 def test_cusparse_with_infinities() -> None:
@@ -79,8 +68,9 @@ def test_cusparse_with_infinities() -> None:
 def test_captured_in_a_cuda_graph(path: str, weighted: bool) -> None:
     edges, num_src, num_dst = heavy_tailed()
     graph = Graph.from_edge_index(edges.to(DEVICE), num_src, num_dst)
-    x = torch.randn(num_src, 128, device=DEVICE).bfloat16()
-    weights = torch.rand(edges.shape[1], device=DEVICE).bfloat16() if weighted else None
+    dtype = F32 if path == "cusparse" else BF16
+    x = torch.randn(num_src, 128, device=DEVICE).to(dtype)
+    weights = torch.rand(edges.shape[1], device=DEVICE).to(dtype) if weighted else None
     message = "mul" if weighted else "copy"
     kept: list[Tensor] = []
     with torch.no_grad(), config.override(aggregation_path=path):
@@ -93,7 +83,7 @@ def test_captured_in_a_cuda_graph(path: str, weighted: bool) -> None:
             recording.replay()
             torch.cuda.synchronize()
             want = aggregate(graph, x, "sum", edge=weights, message=message)
-            close([kept[0]], [want], BF16)
+            close([kept[0]], [want], dtype)
 
 
 def test_streams_at_the_same_time() -> None:
@@ -109,7 +99,7 @@ def test_streams_at_the_same_time() -> None:
             with torch.cuda.stream(stream):
                 got.append(cusparse.product(graph, "dst", x))
     torch.cuda.synchronize()
-    assert all(torch.equal(out, want[i % len(want)]) for i, out in enumerate(got))
+    close(got, [want[i % len(want)] for i in range(len(got))], F32)
     (plan,) = graph.plans["cuSPARSE"].values()
     assert len(plan._lanes) == cusparse.MOST_LANES and plan.workspace_bytes() > 0
 
@@ -127,7 +117,7 @@ def test_a_stream_that_starts_late() -> None:
         late.copy_(values)
         got = cusparse.product(graph, "dst", late)
     stream.synchronize()
-    assert torch.equal(got, want)
+    close([got], [want], F32)
 
 
 def test_memory_goes_with_the_graph() -> None:
@@ -146,19 +136,10 @@ def test_memory_goes_with_the_graph() -> None:
     assert torch.cuda.memory_allocated() == before
 
 
-def test_the_fastest_algorithm() -> None:
-    """Which is measured beside the one that is taken."""
-    edges, num_src, num_dst = heavy_tailed()
-    graph = Graph.from_edge_index(edges.to(DEVICE), num_src, num_dst)
-    x = torch.randn(num_src, 64, device=DEVICE)
-    fast = cusparse.product(graph, "dst", x, algorithm=FASTEST)
-    close([fast], [cusparse.product(graph, "dst", x)], F32)
-
-
 def test_an_error_says_what_to_do() -> None:
     found = library(torch.cuda.current_device())
     assert found is not None
-    support.raises(RuntimeError, lambda: found.csr(-1, 1, 1, 16, 16, 16, F32), "=rows")
+    support.raises(RuntimeError, lambda: found.csr(-1, 1, 1, 16, 16, 16), "=rows")
 
 
 @table("name", GRAPHS)
@@ -208,8 +189,8 @@ def test_measured(reduce: str) -> None:
             with profile() as record, torch.no_grad():
                 out = aggregate(graph, x, reduce)
             assert any(choice.endswith("(measured)") for choice in record.choices)
-            ran = record.launches["cuda", "cusparseSpMM"]
-            assert ran <= 1 if again else (ran > 1) == (reduce == "sum")
+            tried = sum(record.launches.values())
+            assert tried <= 2 if again else tried > 4
     autotune._known.clear()
     with config.override(aggregation_path="rows"):
         close([out], [aggregate(Graph.from_edge_index(edges.to(DEVICE), num_src, num_dst), x,

@@ -1,6 +1,6 @@
 """Sums over rows by cuSPARSE, with everything that a product needs kept with the graph.
 
-A graph keeps at most ``MOST_PLANS`` products (one a direction, dtype, width and kind of values),
+A graph keeps at most ``MOST_PLANS`` products (one a direction, width and kind of values),
 each with descriptors and a workspace for every stream that used it, of which the last
 ``MOST_LANES`` are kept. They hold the tensors that their descriptors point at, and are freed with
 the graph.
@@ -25,11 +25,10 @@ from gnn_backend.graph import CSR, Graph
 from gnn_backend.graph.build import expand_rows
 from gnn_backend.graph.graph import Direction
 from gnn_backend.profile import count_launch
-from gnn_backend.runtime.sparse.cusparse_library import DETERMINISTIC, Library, library
+from gnn_backend.runtime.sparse.cusparse_library import Library, library
 
 MOST_PLANS = 8
 MOST_LANES = 4
-_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _lock = threading.Lock()
 
 
@@ -48,14 +47,14 @@ def cannot(
     values_an_edge : int
         0 without weights.
     """
-    if dtype not in _DTYPES:
-        return f"{dtype} is not among its types"
+    if dtype != torch.float32:  # hubs are added up in 16 bits, at random, and are off by percents
+        return f"its sums of {dtype} are not to be had, or not precise"
     if graph.device.type != "cuda" or library_of(graph.device) is None:
         return f"there is no cuSPARSE on {graph.device}"
     if values_an_edge > 1:
         return "an edge has several weights"
-    if reduce == "mean" and (values_an_edge or dtype != torch.float32):
-        return "means of weighted or 16-bit rows would be rounded twice"
+    if reduce == "mean" and values_an_edge:
+        return "means of weighted rows would be rounded twice"
     if graph.by_dst.indptr.dtype != torch.int32:
         return "edges are counted in 64 bits"
     return None if width * graph.num_edges else "there is nothing to multiply"
@@ -70,7 +69,7 @@ def library_of(device: torch.device) -> Library | None:
 
 def product(
     graph: Graph, direction: Direction, x: Tensor, weights: Tensor | None = None, *,
-    mean: bool = False, algorithm: int = DETERMINISTIC,
+    mean: bool = False,
 ) -> Tensor:  # fmt: skip
     """Sum, or mean, of the rows of ``x`` that the edges of each row name.
 
@@ -83,8 +82,6 @@ def product(
     weights : Tensor [E], optional
         In the caller's edge order, of the dtype of ``x``.
     mean : bool
-    algorithm : int
-        One of cuSPARSE's own numbers.
 
     Returns
     -------
@@ -92,15 +89,15 @@ def product(
     """
     csr = graph.csr(direction)
     kind = "weights" if weights is not None else "means" if mean else "ones"
-    key = (direction, x.dtype, x.shape[1], kind, algorithm)
-    plan = _kept(graph, key, lambda: _plan(graph, direction, x, kind, algorithm))
+    key = (direction, x.shape[1], kind)
+    plan = _kept(graph, key, lambda: _plan(graph, direction, x, kind))
     if weights is None:
         return plan.run(x)
     ids = csr.edge_ids
     return plan.run(x, weights if ids is None else weights.index_select(0, ids))
 
 
-def _plan(graph: Graph, direction: Direction, x: Tensor, kind: str, algorithm: int) -> Plan:
+def _plan(graph: Graph, direction: Direction, x: Tensor, kind: str) -> Plan:
     found = library_of(graph.device)
     assert found is not None  # see `cannot`
     csr, values = graph.csr(direction), None
@@ -108,7 +105,7 @@ def _plan(graph: Graph, direction: Direction, x: Tensor, kind: str, algorithm: i
         values = _values(graph, (kind, x.dtype), lambda: x.new_ones(graph.num_edges))
     elif kind == "means":
         values = _values(graph, (kind, direction, x.dtype), lambda: _shares(csr, x.dtype))
-    return Plan(found, csr, x.shape[0], x.shape[1], x.dtype, values, algorithm)
+    return Plan(found, csr, x.shape[0], x.shape[1], values)
 
 
 def _shares(csr: CSR, dtype: torch.dtype) -> Tensor:
@@ -143,7 +140,7 @@ def _kept(graph: Graph, key: Hashable, make: Callable[[], Plan]) -> Plan:
 
 
 class Plan:
-    """Products of one CSR with tables of one shape and dtype.
+    """Products of one CSR with float32 tables of one shape.
 
     Parameters
     ----------
@@ -151,19 +148,15 @@ class Plan:
     csr : CSR
     columns, width : int
         Rows and columns of the tables.
-    dtype : torch.dtype
     values : Tensor [E] or None
         What the edges are worth; None where each call says so.
-    algorithm : int
     """
 
     def __init__(
-        self, library: Library, csr: CSR, columns: int, width: int, dtype: torch.dtype,
-        values: Tensor | None = None, algorithm: int = DETERMINISTIC,
-    ) -> None:  # fmt: skip
+        self, library: Library, csr: CSR, columns: int, width: int, values: Tensor | None = None
+    ) -> None:
         self.library, self.csr, self.values = library, csr, values
-        self.columns, self.width, self.dtype = columns, width, dtype
-        self.algorithm = algorithm
+        self.columns, self.width = columns, width
         self._lanes: OrderedDict[int, _Lane] = OrderedDict()
 
     @property
@@ -210,16 +203,16 @@ class _Lane:
     """Descriptors and workspace of one stream, where products follow each other."""
 
     def __init__(self, plan: Plan, x: Tensor, values: Tensor, out: Tensor) -> None:
-        library, csr, dtype = plan.library, plan.csr, plan.dtype
+        library, csr = plan.library, plan.csr
         rows, edges = plan.num_rows, csr.indices.numel()
         place = (csr.indptr.data_ptr(), csr.indices.data_ptr(), values.data_ptr())
-        self._library, self._algorithm = library, plan.algorithm
-        self._csr = library.csr(rows, plan.columns, edges, *place, dtype)
-        self._x = library.dense(plan.columns, plan.width, dtype, x.data_ptr())
-        self._out = library.dense(rows, plan.width, dtype, out.data_ptr())
+        self._library = library
+        self._csr = library.csr(rows, plan.columns, edges, *place)
+        self._x = library.dense(plan.columns, plan.width, x.data_ptr())
+        self._out = library.dense(rows, plan.width, out.data_ptr())
         self._matrices = (self._csr, self._x, self._out)
         weakref.finalize(self, library.free, *self._matrices).atexit = False
-        size = library.workspace_bytes(*self._matrices, self._algorithm)
+        size = library.workspace_bytes(*self._matrices)
         self.workspace = torch.empty(max(1, size), dtype=torch.uint8, device=x.device)
 
     def run(self, x: Tensor, values: Tensor, out: Tensor, stream: int) -> None:
@@ -228,8 +221,7 @@ class _Lane:
         library.set_values(self._csr, values.data_ptr())
         library.set_data(self._x, x.data_ptr())
         library.set_data(self._out, out.data_ptr())
-        workspace = self.workspace.data_ptr()
-        library.multiply(*self._matrices, self._algorithm, workspace, stream)
+        library.multiply(*self._matrices, self.workspace.data_ptr(), stream)
 
 
 def _stream(device: torch.device) -> tuple[int, bool]:

@@ -3,8 +3,10 @@
 CuPy binds these functions too, but its binding refuses to run while a stream is captured, and puts
 its own current stream in the place of torch's at each call.
 
-``cusparseSpMM_preprocess`` is left out: with it, the deterministic algorithm of version 12.6.3 gave
-wrong sums, or read past its memory, where a row of a matrix had thousands of entries.
+Sums are of ``CSR_ALG2``, whose bits differ from run to run. ``CSR_ALG3``, documented as the one
+whose bits do not, is three to ten times slower than it in version 12.6.3; prepared, it gave wrong
+sums or read past its memory where a row had thousands of entries, and unprepared, other bits at
+each run on a graph of two million edges, and cannot be captured there.
 """
 
 from __future__ import annotations
@@ -20,12 +22,9 @@ import torch
 
 from gnn_backend.errors import GNNBackendError
 
-_TYPES = {torch.float32: 0, torch.float16: 2, torch.bfloat16: 14}  # cudaDataType
+_FLOAT = 0  # of cudaDataType
 _INDEX_32, _BASE_ZERO, _ROW_MAJOR, _PLAIN = 2, 0, 2, 0
-#: ``CUSPARSE_SPMM_CSR_ALG3``, the one algorithm for CSR that gives equal bits for equal inputs.
-DETERMINISTIC = 12
-#: ``CUSPARSE_SPMM_CSR_ALG2``, the fastest for rows in a row, whose bits differ from run to run.
-FASTEST = 6
+_ALGORITHM = 6  # CUSPARSE_SPMM_CSR_ALG2, the fastest for rows that follow each other
 _NAMES = ("libcusparse.so.12", "libcusparse.so.13", "libcusparse.so.11", "libcusparse.so")
 _PRODUCT = (c_void_p, c_int, c_int, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_int, c_int)
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
@@ -74,42 +73,38 @@ class Library:
         self._handle = handle
 
     def csr(
-        self, rows: int, columns: int, entries: int, indptr: int, indices: int, values: int,
-        dtype: torch.dtype,
-    ) -> int:  # fmt: skip
-        """A sparse matrix of 32-bit indices."""
+        self, rows: int, columns: int, entries: int, indptr: int, indices: int, values: int
+    ) -> int:
+        """A sparse matrix of float32, with 32-bit indices."""
         made = c_void_p()
         self._call("CreateCsr", byref(made), rows, columns, entries, indptr, indices, values,
-                   _INDEX_32, _INDEX_32, _BASE_ZERO, _TYPES[dtype])  # fmt: skip
+                   _INDEX_32, _INDEX_32, _BASE_ZERO, _FLOAT)  # fmt: skip
         return made.value or 0
 
     def set_values(self, csr: int, values: int) -> None:
         """Give a sparse matrix other values."""
         self._call("SpMatSetValues", csr, values)
 
-    def dense(self, rows: int, columns: int, dtype: torch.dtype, data: int) -> int:
-        """A matrix whose rows follow each other in memory."""
+    def dense(self, rows: int, columns: int, data: int) -> int:
+        """A matrix of float32 whose rows follow each other in memory."""
         made = c_void_p()
-        self._call("CreateDnMat", byref(made), rows, columns, columns, data, _TYPES[dtype],
-                   _ROW_MAJOR)  # fmt: skip
+        self._call("CreateDnMat", byref(made), rows, columns, columns, data, _FLOAT, _ROW_MAJOR)
         return made.value or 0
 
     def set_data(self, dense: int, data: int) -> None:
         """Give a matrix another place in memory."""
         self._call("DnMatSetValues", dense, data)
 
-    def workspace_bytes(self, csr: int, x: int, out: int, algorithm: int) -> int:
+    def workspace_bytes(self, csr: int, x: int, out: int) -> int:
         """Bytes that a product works in."""
         size = c_size_t()
-        self._call("SpMM_bufferSize", *self._product(csr, x, out, algorithm), byref(size))
+        self._call("SpMM_bufferSize", *self._product(csr, x, out), byref(size))
         return size.value
 
-    def multiply(
-        self, csr: int, x: int, out: int, algorithm: int, workspace: int, stream: int
-    ) -> None:
+    def multiply(self, csr: int, x: int, out: int, workspace: int, stream: int) -> None:
         """``out = csr @ x`` on ``stream``; nothing of ``out`` is read."""
         self._call("SetStream", self._handle, stream)
-        self._call("SpMM", *self._product(csr, x, out, algorithm), workspace)
+        self._call("SpMM", *self._product(csr, x, out), workspace)
 
     def free(self, csr: int, *dense: int) -> None:
         """Free descriptors, which may be in use by products that were launched."""
@@ -117,10 +112,10 @@ class Library:
         for each in dense:
             self._call("DestroyDnMat", each)
 
-    def _product(self, csr: int, x: int, out: int, algorithm: int) -> tuple[Any, ...]:
-        # Sums are taken in float32 for 16-bit values as well; both scalars lie in host memory.
+    def _product(self, csr: int, x: int, out: int) -> tuple[Any, ...]:
+        # Both scalars lie in host memory.
         return (self._handle, _PLAIN, _PLAIN, byref(_ONE), csr, x, byref(_ZERO), out,
-                _TYPES[torch.float32], algorithm)  # fmt: skip
+                _FLOAT, _ALGORITHM)  # fmt: skip
 
     def _call(self, name: str, *arguments: Any) -> None:
         status = self._functions[name](*arguments)

@@ -3,7 +3,8 @@
 Sums and means, with or without weights, go over rows (the traversal), through cuSPARSE, or over
 tiles on tensor cores; extremes and several reductions in one pass go over rows. What is
 configured decides; else what was measured, with ``config.autotune``; else the model of
-:mod:`gnn_backend.runtime.sparse.model`, whose constants are fitted to measurements.
+:mod:`gnn_backend.runtime.sparse.model`, whose constants are fitted to measurements. cuSPARSE has to
+be asked for, since its bits differ from run to run.
 
 A choice is made once a graph and form, and kept with the graph. It needs the numbers of nodes and
 edges alone; where tiles could win, also an estimate of their number (one device-to-host copy).
@@ -22,13 +23,13 @@ from gnn_backend.graph.graph import Direction
 from gnn_backend.runtime import autotune, block_sparse
 from gnn_backend.runtime.block_choice import MIN_EDGES
 from gnn_backend.runtime.sparse import cusparse, model, rows, tile_sums
-from gnn_backend.runtime.sparse.model import CUSPARSE, PATHS, ROWS, TILES, Work
+from gnn_backend.runtime.sparse.model import CUSPARSE, ROWS, TILES, Work
 
 if TYPE_CHECKING:
     from gnn_backend.runtime.device import DeviceEngine
 
 LINEAR = ("sum", "weighted")  # families that have more paths than rows
-_CODES = {CUSPARSE: 1, TILES: 2}  # beside task lengths, in what is remembered on disk
+_CODES = {TILES: 2}  # beside task lengths, in what is remembered on disk
 
 
 class Form(NamedTuple):
@@ -193,10 +194,10 @@ def work_of(graph: Graph, direction: Direction, form: Form, tiles: bool) -> Work
 
 
 def candidates(graph: Graph, form: Form) -> list[Choice]:
-    """Every choice that could be taken."""
+    """Every choice that could be taken without being asked for."""
     lengths = [Choice(ROWS, chunk, "measured") for chunk in model.CHUNKS]
-    others = (path for path in PATHS if path != ROWS and cannot(graph, path, form) is None)
-    return lengths + [Choice(path, 0, "measured") for path in others]
+    tiles = [Choice(TILES, 0, "measured")] if cannot(graph, TILES, form) is None else []
+    return lengths + tiles
 
 
 def _measured(

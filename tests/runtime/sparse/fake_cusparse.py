@@ -8,9 +8,6 @@ import threading
 from typing import Any
 
 import numpy as np
-import torch
-
-_ROUNDED = {torch.float32: np.float32, torch.float16: np.float16}
 
 
 def read(address: int, count: int, kind: Any) -> np.ndarray:
@@ -53,27 +50,26 @@ class FakeLibrary:
     def set_values(self, csr: int, values: int) -> None:
         self._held[csr][5] = values
 
-    def dense(self, rows: int, columns: int, dtype: torch.dtype, data: int) -> int:
-        return self._new(rows, columns, dtype, data)
+    def dense(self, rows: int, columns: int, data: int) -> int:
+        return self._new(rows, columns, data)
 
     def set_data(self, dense: int, data: int) -> None:
-        self._held[dense][3] = data
+        self._held[dense][2] = data
 
-    def workspace_bytes(self, csr: int, x: int, out: int, algorithm: int) -> int:
+    def workspace_bytes(self, csr: int, x: int, out: int) -> int:
         return self.workspace
 
-    def multiply(self, csr: int, x: int, out: int, algorithm: int, workspace: int, stream: int):
+    def multiply(self, csr: int, x: int, out: int, workspace: int, stream: int):
         assert self.lock.locked() and {csr, x, out} <= self.alive and workspace
-        rows, columns, edges, indptr, indices, values, dtype = self._held[csr]
-        (held, width, _, table), (count, _, _, result) = self._held[x], self._held[out]
+        rows, columns, edges, indptr, indices, values = self._held[csr]
+        (held, width, table), (count, _, result) = self._held[x], self._held[out]
         assert held == columns and count == rows
-        kind = _ROUNDED[dtype]
         ends = read(indptr, rows + 1, np.int32)
         matrix = np.zeros((rows, columns), np.float32)
         places = np.repeat(np.arange(rows), np.diff(ends)), read(indices, edges, np.int32)
-        np.add.at(matrix, places, read(values, edges, kind).astype(np.float32))
-        product = matrix @ read(table, columns * width, kind).reshape(columns, width)
-        read(result, rows * width, kind)[:] = product.astype(kind).reshape(-1)
+        np.add.at(matrix, places, read(values, edges, np.float32))
+        product = matrix @ read(table, columns * width, np.float32).reshape(columns, width)
+        read(result, rows * width, np.float32)[:] = product.reshape(-1)
         self.streams.append(stream)
         self.workspaces.append(workspace)
 

@@ -17,6 +17,7 @@ CHOICES = {
     "mode": ("auto", "strict", "verify"),
     "cpu_target": ("numba", "emulator"),
     "attention_path": ("auto", "rows", "tiles"),
+    "aggregation_path": ("auto", "rows", "cusparse", "tiles"),
     "reorder": ("none", "auto", "natural", "degree", "rcm", "community"),
     "log": ("debug", "info", "warning", "error"),
 }
@@ -56,6 +57,10 @@ class Config:
         Whether dot-product attention goes over the rows of the graph or, where there are kernels
         for it, over tiles on tensor cores; ``auto`` takes what is predicted to be faster.
         ``GNN_BACKEND_ATTENTION_PATH``.
+    aggregation_path : {"auto", "rows", "cusparse", "tiles"}
+        Whether sums and means on a GPU go over the rows of the graph, through cuSPARSE, or over
+        tiles on tensor cores, where these can take them; ``auto`` takes what is predicted to be
+        faster. ``GNN_BACKEND_AGGREGATION_PATH``.
     reorder : {"none", "auto", "natural", "degree", "rcm", "community"}
         Order in which rows are gone over, of graphs that were not reordered by hand; ``auto``
         decides on CUDA, by graph; see :mod:`gnn_backend.runtime.reordering`.
@@ -86,6 +91,7 @@ class Config:
     verify_rtol: float = 2e-5
     min_edges: int = 0
     attention_path: str = "auto"
+    aggregation_path: str = "auto"
     reorder: str = "none"
     autotune: bool = False
     log: str = "warning"
@@ -158,6 +164,7 @@ _VARIABLES: dict[str, tuple[Callable[[str], Any], str]] = {
     "verify_rtol": (float, "a number above 0"),
     "min_edges": (int, "a count of edges, 0 or more"),
     "attention_path": (str, _one_of("attention_path")),
+    "aggregation_path": (str, _one_of("aggregation_path")),
     "reorder": (str, _one_of("reorder")),
     "autotune": (_flag, "0 or 1"),
     "log": (str.lower, _one_of("log")),

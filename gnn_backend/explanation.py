@@ -53,7 +53,7 @@ class Explanation:
     layers: list[LayerReport]
     sampled: bool
     choices: list[str] = dataclasses.field(default_factory=list)
-    """What attention ran with in the sample call, and why."""
+    """What attention and aggregation ran with in the sample call, and why."""
 
     @property
     def accelerated(self) -> bool:

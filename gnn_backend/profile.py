@@ -62,7 +62,7 @@ class Profile:
         for them. Not among the calls, for no call of a layer fell back."""
 
         self.choices: Counter[str] = Counter()
-        """What attention ran with and why, forward passes; only inside a ``with`` block."""
+        """What attention (forward) and aggregation ran with, and why; only in a ``with`` block."""
 
     @property
     def accelerated(self) -> int:

@@ -69,29 +69,37 @@ __device__ __forceinline__ void aggregate(const AggregateArgs& args) {
         for (int v = 0; v < K; v++) state[v].clear();
         for_edges<L, DEPTH, Wants<true, EDGE != NONE>>(
             args.indices, ids, own, at, [&](int first, auto& sources, auto& edges) {
-                typename Operand<L, ROW>::Loaded row[DEPTH];
-                typename Operand<L, EDGE, true>::Loaded value[DEPTH];
-                #pragma unroll
-                for (int d = 0; d < DEPTH; d++) {
-                    const bool live = first + d * L::EDGES + at.edge < task.count;
-                    rows.load(row[d], at, sources[d], live);
-                    values.load(value[d], at, edges[d], live);
-                }
-                #pragma unroll
-                for (int d = 0; d < DEPTH; d++) {
-                    const int position = first + d * L::EDGES + at.edge;
-                    if (position >= task.count) continue;
-                    C x[K], e[K];
-                    row[d].unpack(x);
-                    value[d].unpack(e);
+                whole_or_masked<L, DEPTH>(task, first, [&](auto whole) {
+                    typename Operand<L, ROW>::Loaded row[DEPTH];
+                    typename Operand<L, EDGE, true>::Loaded value[DEPTH];
+                    auto live = [&](int d) {
+                        return decltype(whole)::value || first + d * L::EDGES + at.edge < task.count;
+                    };
                     #pragma unroll
-                    for (int v = 0; v < K; v++) {
-                        const C m = M::value(x[v], e[v]);
-                        const C rounded = M::EXACT ? m : as_stored<typename L::T>(m);
-                        state[v].add(m, rounded, (Id)(task.begin + position), temperature[v]);
+                    for (int d = 0; d < DEPTH; d++) {
+                        rows.load(row[d], at, sources[d], live(d));
+                        values.load(value[d], at, edges[d], live(d));
                     }
-                }
+                    #pragma unroll
+                    for (int d = 0; d < DEPTH; d++) {
+                        if (!live(d)) continue;
+                        const Id place = (Id)(task.begin + first + d * L::EDGES + at.edge);
+                        C x[K], e[K];
+                        row[d].unpack(x);
+                        value[d].unpack(e);
+                        #pragma unroll
+                        for (int v = 0; v < K; v++) {
+                            const C m = M::value(x[v], e[v]);
+                            const C rounded = M::EXACT ? m : as_stored<typename L::T>(m);
+                            state[v].add(m, rounded, place, temperature[v]);
+                        }
+                    }
+                });
             });
+        if (at.edge < task.count) {
+            #pragma unroll
+            for (int v = 0; v < K; v++) state[v].seen((Id)(task.begin + at.edge));
+        }
         #pragma unroll
         for (int o = L::LANES; o < L::GROUP; o <<= 1)
             #pragma unroll

@@ -71,17 +71,18 @@ template <class S, int K, class Write> struct Finish {
         }
     }
     __device__ __forceinline__ void run(const Results& to, const Id* ids) {
-        const C some = count > 0 ? count : (C)1;
+        // One division a row: those of each column took a third of a pass over short rows.
+        const C share = (C)1 / (count > 0 ? count : (C)1);
         if constexpr (S::has(STAT_SUM)) {
             put<true>(to.sum, [](const S& s) { return s.sum; });
-            put<true>(to.mean, [&](const S& s) { return s.sum / some; });
-            put<false>(to.center, [&](const S& s) { return s.sum / some; });
+            put<true>(to.mean, [&](const S& s) { return s.sum * share; });
+            put<false>(to.center, [&](const S& s) { return s.sum * share; });
         }
         if constexpr (S::has(STAT_SQUARE)) put<true>(to.square, [](const S& s) { return s.square; });
         if constexpr (S::has(STAT_SUM) && S::has(STAT_SQUARE)) {
             auto variance = [&](const S& s) {
-                const C mean = s.sum / some;
-                return s.square / some - mean * mean;
+                const C mean = s.sum * share;
+                return s.square * share - mean * mean;
             };
             put<true>(to.var, variance);
             put<true>(to.std, [&](const S& s) { return deviation(variance(s)); });

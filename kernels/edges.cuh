@@ -229,6 +229,14 @@ __device__ __forceinline__ void for_edges(
     }
 }
 
+// step(Flag<true>) where all lanes have every edge of a batch, so that nothing need be masked; else
+// step(Flag<false>).
+template <class L, int DEPTH, class Step>
+__device__ __forceinline__ void whole_or_masked(const Task& task, int first, Step step) {
+    if (__all_sync(ALL_LANES, first + L::EDGES * DEPTH <= task.count)) step(Flag<true>());
+    else step(Flag<false>());
+}
+
 // Write a lane's columns of a row of T, past the caches.
 template <class L>
 __device__ __forceinline__ void store_values(

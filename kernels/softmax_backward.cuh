@@ -29,11 +29,11 @@ __device__ __forceinline__ void write_zeros(
     float zeros[S::VALUES];
     #pragma unroll
     for (int i = 0; i < S::VALUES; i++) zeros[i] = 0.f;
-    constexpr bool SCALAR = BY_DST && F::SCALARS;      // the row's gradient is a number for each head
+    constexpr bool SCALAR = BY_DST && F::SCALARS && !F::DOTS;  // the row's gradient is a number for each head
     if (!SCALAR && args.grad != nullptr) store_row<S>(args.grad, at, own.task.row, zeros);
     if constexpr (F::SECOND)
         if (!BY_DST && args.second_grad != nullptr) store_row<S>(args.second_grad, at, own.task.row, zeros);
-    if constexpr (F::SCALARS) store_scalar(BY_DST ? args.grad : args.second_grad, nullptr, args, at, own.task, 0.f);
+    if constexpr (F::SCALARS) store_scalar(SCALAR ? args.grad : args.second_grad, nullptr, args, at, own.task, 0.f);
     if constexpr (BY_DST && O::EdgeFeatures::ANY) {
         FeatureGrad<O, S> none;
         none.clear();
@@ -163,18 +163,20 @@ __device__ __forceinline__ void softmax_backward_dst(const TraversalArgs& args) 
                 product.sum(dot, at.within);
                 #pragma unroll
                 for (int i = 0; i < ds.HELD; i++) {
-                    const float weight = lse.weight(F::logit(params, ds.held[i], owner.term[i]));
-                    ds.held[i] = weight * (owner.grad_weight(i, product.held[i]) - delta);
-                    ds.held[i] *= F::slope_of(params, owner.term[i]);
+                    const float sum = ds.held[i], term = owner.term[i];
+                    const float weight = lse.weight(F::logit(params, sum, term));
+                    const float slope = weight * (owner.grad_weight(i, product.held[i]) - delta);
+                    const Slopes<F> towards(params, sum, term);
+                    ds.held[i] = slope * towards.sum;
                     if constexpr (WEIGHTED) product.held[i] = owner.kept(i, weight);
                     if constexpr (F::SCALARS)
                         if (!MASKED || batch.first + ds.index(at.within, i) < task.count)
-                            grad.total += ds.held[i];
+                            grad.total += slope * towards.term;
                 }
                 if constexpr (O::LOGIT || WEIGHTED)
                     store_edges<F, S, UNROLL>(args, at, owner, batch, task, ds, product);
                 if constexpr (WEIGHTED) features.add(args, at, lanes, feature, product, ds);
-                if constexpr (F::SCALARS) return;
+                if constexpr (F::SCALARS && !F::DOTS) return;
                 #pragma unroll
                 for (int u = 0; u < UNROLL; u++) {
                     const float d = ds.get(u);
@@ -191,8 +193,11 @@ __device__ __forceinline__ void softmax_backward_dst(const TraversalArgs& args) 
             if (own.exists) features.store(args, lanes, task);
             if constexpr (F::SCALARS) {
                 const float total = Spread<S, UNROLL>::sum_owners(grad.total);
-                if (own.exists) store_scalar(args.grad, args.partial, args, at, task, total);
-            } else {
+                if (own.exists)
+                    store_scalar(F::DOTS ? args.second_grad : args.grad,
+                                 F::DOTS ? args.second_partial : args.partial, args, at, task, total);
+            }
+            if constexpr (F::DOTS) {
                 if (args.grad == nullptr || !own.exists) return;
                 float g[K];
                 grad.finish(args, at, params, g);
@@ -220,12 +225,13 @@ template <class F, class S> struct Reader {
 };
 
 // Weights and logit gradients of a batch by source, computed again: each owner of an edge reads that
-// edge's row statistics, and no other lane.
+// edge's row statistics, and no other lane. What has both slopes adds the gradients of its terms to `total`.
 template <class F, class S, int UNROLL, class B>
 __device__ __forceinline__ void weigh_again(
     const TraversalArgs& args, const Lane<S>& at, const typename F::Params& params,
     const typename F::Source& source, const B& batch, const Reader<F, S> (&reader)[UNROLL],
-    const typename F::Edge (&edge)[UNROLL], Spread<S, UNROLL>& alpha, Spread<S, UNROLL>& ds) {
+    const typename F::Edge (&edge)[UNROLL], int count, Spread<S, UNROLL>& alpha,
+    Spread<S, UNROLL>& ds, float& total) {
     using Stats = RowStats<F::Options::LOGIT>;
     Stats stats[Spread<S, UNROLL>::HELD];
     #pragma unroll
@@ -250,9 +256,13 @@ __device__ __forceinline__ void weigh_again(
     ds.sum(dot, at.within);
     #pragma unroll
     for (int i = 0; i < alpha.HELD; i++) {
-        const float weight = stats[i].lse.weight(F::logit(params, alpha.held[i], owner.term[i]));
-        ds.held[i] = weight * (owner.grad_weight(i, ds.held[i]) - stats[i].delta);
-        ds.held[i] *= F::slope_of(params, owner.term[i]);
+        const float sum = alpha.held[i], term = owner.term[i];
+        const float weight = stats[i].lse.weight(F::logit(params, sum, term));
+        const float slope = weight * (owner.grad_weight(i, ds.held[i]) - stats[i].delta);
+        const Slopes<F> towards(params, sum, term);
+        ds.held[i] = slope * towards.sum;
+        if constexpr (GATED<F>)
+            if (batch.first + ds.index(at.within, i) < count) total += slope * towards.term;
         alpha.held[i] = owner.kept(i, weight);
     }
 }
@@ -314,11 +324,14 @@ __device__ __forceinline__ void softmax_backward_src(const TraversalArgs& args) 
                 for (int u = 0; u < UNROLL; u++)
                     edge[u].load(args, at, batch, u, !MASKED || batch.first + u < task.count);
                 Spread<S, UNROLL> alpha, ds;
+                float total = 0.f;
                 if constexpr (O::EdgeFeatures::ANY)
                     weights_left<S, UNROLL>(args, at, batch, alpha, ds);
                 else
-                    weigh_again<F, S, UNROLL>(args, at, params, source, batch, reader, edge, alpha, ds);
-                if constexpr (F::SCALARS) {
+                    weigh_again<F, S, UNROLL>(
+                        args, at, params, source, batch, reader, edge, task.count, alpha, ds, total);
+                if constexpr (GATED<F>) grad.total += total;
+                if constexpr (F::SCALARS && !F::DOTS) {
                     #pragma unroll
                     for (int i = 0; i < ds.HELD; i++)
                         if (!MASKED || batch.first + ds.index(at.within, i) < task.count)
@@ -326,7 +339,7 @@ __device__ __forceinline__ void softmax_backward_src(const TraversalArgs& args) 
                 }
                 #pragma unroll
                 for (int u = 0; u < UNROLL; u++) {
-                    const float a = alpha.get(u), d = F::SCALARS ? 0.f : ds.get(u);
+                    const float a = alpha.get(u), d = F::DOTS ? ds.get(u) : 0.f;
                     float grad_out[K];
                     reader[u].grad_out.unpack(grad_out);
                     if (!MASKED || batch.first + u < task.count)

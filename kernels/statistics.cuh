@@ -64,6 +64,7 @@ template <typename C, bool MAX, bool NANS> struct Best {
     template <typename Id> __device__ __forceinline__ void add(C m, Id) {
         best = extreme_of<MAX, NANS>(best, m);
     }
+    template <typename Id> __device__ __forceinline__ void seen(Id) {}
     __device__ __forceinline__ void take(const Best& from, int distance) {
         best = shuffled(from.best, distance);
     }
@@ -79,12 +80,14 @@ template <typename C, bool MAX, bool NANS> struct TiedBest {
         best = Order<MAX>::template worst<C>();
         ties = 0;
     }
+    // In arithmetic, since comparisons can leave 0 or 1 in a register and selections take one more.
     __device__ __forceinline__ void count(C m, C many) {
-        ties = Order<MAX>::better(m, best) ? (C)0 : ties;
+        const C before = best;
         best = extreme_of<MAX, NANS>(best, m);
-        ties += m == best ? many : (C)0;
+        ties = ties * (before == best ? (C)1 : (C)0) + many * (m == best ? (C)1 : (C)0);
     }
     template <typename Id> __device__ __forceinline__ void add(C m, Id) { count(m, 1); }
+    template <typename Id> __device__ __forceinline__ void seen(Id) {}
     __device__ __forceinline__ void take(const TiedBest& from, int distance) {
         best = shuffled(from.best, distance);
         ties = shuffled(from.ties, distance);
@@ -101,10 +104,15 @@ template <typename C, bool MAX, bool NANS, typename Id> struct FirstBest {
         place = nowhere<Id>();
     }
     __device__ __forceinline__ void add(C m, Id at) {
-        bool wins = Order<MAX>::better(m, best);
-        if (NANS) wins = wins || (m != m && best == best) || place == nowhere<Id>();
+        // Beaten, equal or after a NaN: what remains, a NaN among it, wins.
+        const bool kept = MAX ? m <= best : m >= best;
+        const bool wins = NANS ? !kept && best == best : Order<MAX>::better(m, best);
         best = wins ? m : best;
         place = wins ? at : place;
+    }
+    // A message at this place is the first; where none won, all are as bad as can be.
+    __device__ __forceinline__ void seen(Id first) {
+        if (NANS && place == nowhere<Id>()) place = first;
     }
     __device__ __forceinline__ void take(const FirstBest& from, int distance) {
         best = shuffled(from.best, distance);
@@ -192,6 +200,7 @@ template <bool ON, class S, int WHICH> struct Optional : S {};
 template <class S, int WHICH> struct Optional<false, S, WHICH> {
     __device__ __forceinline__ void clear() {}
     template <typename... Any> __device__ __forceinline__ void add(Any...) {}
+    template <typename Any> __device__ __forceinline__ void seen(Any) {}
     __device__ __forceinline__ void take(const Optional&, int) {}
     __device__ __forceinline__ void merge(const Optional&) {}
 };
@@ -236,6 +245,10 @@ struct Statistics : Optional<(FLAGS_ & STAT_SUM) != 0, SumStat<C_>, 0>,
     __device__ __forceinline__ void add(C m, C rounded, Id place, C temperature) {
         Sum::add(m), Square::add(m), Most::add(rounded, place), Least::add(rounded, place);
         Product::add(m), Softmax::add(m, m * temperature);
+    }
+    // After the last message; `first`: place of the first, where there is one.
+    __device__ __forceinline__ void seen(Id first) {
+        Most::seen(first), Least::seen(first);
     }
     __device__ __forceinline__ Statistics from_lane(int distance) const {
         Statistics other;

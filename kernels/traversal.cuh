@@ -17,11 +17,13 @@
 // inputs on one device give equal bits.
 //
 // A functor F<Shape, Options> (functors/*.cuh) gives
-//   flags: DOTS (scores are sums over the lanes of a head), SCALARS ([N, H] tables: src[1] and dst[0]),
+//   flags: DOTS (scores are sums over the lanes of a head), SCALARS ([N, H] tables: src[1], and dst[0],
+//     or dst[1] beside DOTS, where the logit depends on the sum and the term in different ways),
 //     SECOND (a second table by source has a gradient), PARAMS (has parameters), EXACT (score_exact);
 //   loaded fragments: Params, Src, Dst, Edge, and what is fixed of a row: Row of a destination, Source;
 //   source_score and score (a lane's share), logit (in base 2, from their sum and the edge's term),
-//   slope_of (its derivative towards the term), value;
+//   slope_of (its derivative towards the term; with DOTS and SCALARS of (sum, term) towards the sum, and
+//   term_slope towards the term), value;
 //   accumulators DstGrad, SrcGrad, ParamGrad, with grad_dst_param and grad_src, and where it has them
 //   store_edge_grad and the parameter gradients of both passes.
 #pragma once
@@ -50,6 +52,24 @@ struct TraversalArgs {
     void* second_grad;           // of the second table of this direction, or null
     float* second_partial;       // its partials of split rows
     EdgeArgs edge;
+};
+
+// The logit has a sum over the lanes of a head and the scalars of both ends, each with a slope of its own.
+template <class F> constexpr bool GATED = F::DOTS && F::SCALARS;
+
+// Derivatives of the logit towards its sum over lanes and its term; one number where they are the same.
+template <class F, bool BOTH = GATED<F>> struct Slopes {
+    float sum, term;
+    __device__ __forceinline__ Slopes(const typename F::Params& p, float, float z) {
+        sum = term = F::slope_of(p, z);
+    }
+};
+template <class F> struct Slopes<F, true> {
+    float sum, term;
+    __device__ __forceinline__ Slopes(const typename F::Params& p, float s, float z) {
+        sum = F::slope_of(p, s, z);
+        term = F::term_slope(p, s, z);
+    }
 };
 
 // Neighbour ids that a group's lanes hold: the first of a task, and later the next to come. Where
@@ -312,7 +332,7 @@ template <class F, class S, int UNROLL, bool BY_DST> struct Owner {
             if constexpr (NUMBERED<O>) edge[i] = batch.edge(u);
             term[i] = own;
             if constexpr (F::SCALARS)
-                term[i] += scalar_at<T>(BY_DST ? args.src[1] : args.dst[0],
+                term[i] += scalar_at<T>(BY_DST ? args.src[1] : args.dst[GATED<F> ? 1 : 0],
                                         (unsigned)batch.neighbour(u), args.heads, at.head);
             if constexpr (O::LOGIT)
                 term[i] += scalar_at<T>(args.edge.logit, edge[i], args.heads, at.head);

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from gnn_backend.adapters.dgl import pattern
+from gnn_backend.adapters.dgl import pattern, weighted
 from gnn_backend.adapters.dgl.autocast import without_autocast
 from gnn_backend.adapters.dgl.operators import TARGETS, check_operands, relation_of, rows_at, run
 from gnn_backend.adapters.dgl.pending import settled
@@ -346,6 +346,9 @@ def reduce_messages(
     lhs_data, rhs_data = settled(lhs_data), settled(rhs_data)
     found = _one_relation(g)
     if found is None:
+        weighted_sum = weighted.reduced(stock, g, op, reduce_op, lhs_data, rhs_data)
+        if weighted_sum is not None:
+            return weighted_sum
         return stock(g, op, reduce_op, lhs_data, rhs_data)
     return _reduced(*found, op, reduce_op, lhs_data, rhs_data)
 

@@ -13,9 +13,9 @@ from torch import Tensor
 from gnn_backend.adapters.dgl.aggregating import call_reason, graph_only, one_table
 from gnn_backend.adapters.dgl.attention import LINEAR
 from gnn_backend.adapters.dgl.filters import NARROWER
+from gnn_backend.layers.normalization import symmetric
 from gnn_backend.layers.polynomial import Laplacian, chebyshev, chebyshev_mapped
 from gnn_backend.layers.projection import projection_of
-from gnn_backend.layers.scaled_adjacency import symmetric
 
 
 def eligible(conv: Any, graph: Any, feat: Any, lambda_max: Any = None) -> str | None:

@@ -8,7 +8,8 @@ from dgl import DGLGraph
 from torch import Tensor
 
 from gnn_backend.adapters.dgl.aggregating import call_reason, check_positive, graph_only
-from gnn_backend.layers.scaled_adjacency import edge_weights, weight_factors
+from gnn_backend.layers.normalization import by_edge, weight_factors
+from gnn_backend.layers.scaled_adjacency import ScaledAdjacency
 
 
 def eligible(norm: Any, graph: Any, edge_weight: Any) -> str | None:
@@ -50,4 +51,6 @@ def fast(norm: Any, graph: DGLGraph, edge_weight: Tensor) -> Tensor:
     power = -0.5 if both else -1.0
     dst = weight_factors(structure, edge_weight, "dst", power, norm._eps)
     src = weight_factors(structure, edge_weight, "src", power, norm._eps) if both else None
-    return edge_weights(structure, edge_weight, src, dst)
+    normalised = by_edge(ScaledAdjacency(structure, edge_weight, src, dst)).weight
+    assert normalised is not None
+    return normalised

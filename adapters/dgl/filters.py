@@ -16,19 +16,16 @@ from gnn_backend.adapters.dgl.aggregating import (
 )
 from gnn_backend.adapters.dgl.attention import LINEAR, structure_of
 from gnn_backend.graph import Graph
+from gnn_backend.layers.normalization import symmetric, symmetric_by_weight
 from gnn_backend.layers.polynomial import (
     personalized_pagerank,
+    power_mapped,
     power_times,
     powers,
     powers_mapped,
 )
 from gnn_backend.layers.projection import projection_of, watched
-from gnn_backend.layers.scaled_adjacency import (
-    ScaledAdjacency,
-    maps_first,
-    symmetric,
-    symmetric_by_weight,
-)
+from gnn_backend.layers.scaled_adjacency import ScaledAdjacency
 
 #: How much narrower a result lets sums on the CPU be so much cheaper that fusing them pays there.
 NARROWER = 4
@@ -160,10 +157,8 @@ def sg_fast(conv: Any, graph: DGLGraph, feat: Tensor, edge_weight: Tensor | None
     if conv.norm is None and not conv._cached:
         width = conv.fc.weight.shape[0]
         found = projection_of(conv.fc, LINEAR, feat.dtype, width)
-        if found is not None and maps_first(feat, feat.shape[1], width):
-            mapped = torch.nn.functional.linear(feat, found.weight)
-            out = power_times(adjacency, mapped, conv._k)
-            return out if found.bias is None else out + found.bias
+        if found is not None:
+            return power_mapped(adjacency, feat, conv._k, found)
     h = power_times(adjacency, feat, conv._k)
     if conv.norm is not None:
         h = conv.norm(h)

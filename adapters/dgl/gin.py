@@ -15,9 +15,10 @@ from gnn_backend.adapters.dgl.aggregating import (
     is_scalar_weight,
 )
 from gnn_backend.adapters.dgl.attention import LINEAR
+from gnn_backend.layers.linear_aggregation import maps_first
 from gnn_backend.layers.own_and_neighbours import gin
 from gnn_backend.layers.projection import projection_of, watched
-from gnn_backend.layers.scaled_adjacency import ScaledAdjacency, maps_first
+from gnn_backend.layers.scaled_adjacency import ScaledAdjacency
 from gnn_backend.ops.projected_attention import Projection
 
 KINDS = ("sum", "mean", "max")
@@ -69,9 +70,9 @@ def fast(
     assert ends is not None
     reduce = conv._aggregator_type
     first, rest = None, None if conv.apply_func is None else [conv.apply_func]
-    if reduce != "max" and conv.eps.dtype == ends[0].dtype:
-        first, rest = _first_map(conv.apply_func, ends[0], rest)
     adjacency = ScaledAdjacency(graph_only(graph), flat_weight(edge_weight))
+    if reduce != "max" and conv.eps.dtype == ends[0].dtype:
+        first, rest = _first_map(conv.apply_func, adjacency, ends[0], rest)
     out = gin(adjacency, *ends, conv.eps, reduce, first)
     for module in rest or ():
         out = module(out)
@@ -79,7 +80,7 @@ def fast(
 
 
 def _first_map(
-    network: Any, x: Tensor, rest: list[Any] | None
+    network: Any, adjacency: ScaledAdjacency, x: Tensor, rest: list[Any] | None
 ) -> tuple[Projection | None, list[Any] | None]:
     """A narrowing linear map that a network begins with, and what is left of the network."""
     modules = [network]
@@ -91,4 +92,5 @@ def _first_map(
     found = projection_of(modules[0], LINEAR, x.dtype, width)
     if found is None or found.weight.shape[1] != x.shape[-1]:
         return None, rest
-    return (found, modules[1:]) if maps_first(x, x.shape[-1], width) else (None, rest)
+    first = maps_first(adjacency, x, x.shape[-1], width)
+    return (found, modules[1:]) if first else (None, rest)

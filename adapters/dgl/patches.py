@@ -5,6 +5,7 @@ from __future__ import annotations
 from gnn_backend.adapters.dgl.dispatch import DGLDispatcher
 from gnn_backend.adapters.dgl.graph import sharing_with_parent
 from gnn_backend.adapters.dgl.residence import patch as residence
+from gnn_backend.adapters.operator import Operator
 from gnn_backend.patching import Patch
 
 _ADAPTERS = "gnn_backend.adapters.dgl"
@@ -29,6 +30,13 @@ def _layer(module: str, layer: str, adapter: str, *, saves: bool = True, one_of:
             static=f"{_ADAPTERS}.{adapter}:{one_of}static_reason",
         ),
     )
+
+
+def _readout(module: str, name: str, *, leads_on: bool = False) -> Patch:
+    """The patch of a function of segments of rows, left to DGL where it has no kernel."""
+    functions = f"{_ADAPTERS}.readout"
+    operator = Operator("dgl.readout", functions, f"{name}_ready", name, counts=not leads_on)
+    return Patch("dgl", module, name, "readout", operator)
 
 
 PATCHES = [
@@ -63,5 +71,9 @@ PATCHES = [
         sharing_with_parent,
         shared=True,
     ),
+    _readout("dgl.ops.segment", "segment_reduce"),
+    _readout("dgl.ops.segment", "segment_softmax"),
+    _readout("dgl.readout", "readout_nodes", leads_on=True),
+    _readout("dgl.readout", "readout_edges", leads_on=True),
     *residence.PATCHES,
 ]

@@ -16,8 +16,9 @@ from gnn_backend.adapters.dgl.aggregating import (
     is_scalar_weight,
 )
 from gnn_backend.adapters.dgl.attention import overwrites
+from gnn_backend.layers.linear_aggregation import maps_first
 from gnn_backend.layers.own_and_neighbours import mean_with_self
-from gnn_backend.layers.scaled_adjacency import ScaledAdjacency, maps_first
+from gnn_backend.layers.scaled_adjacency import ScaledAdjacency
 
 KINDS = ("mean", "gcn", "pool")
 
@@ -93,7 +94,7 @@ def _neighbours(
     if conv._aggre_type == "pool":
         pooled = adjacency.neighbours(torch.relu(conv.fc_pool(x_src)), "max")
         return project(pooled)  # type: ignore[no-any-return]
-    first = maps_first(x_src, conv._in_src_feats, conv._out_feats)
+    first = maps_first(adjacency, x_src, conv._in_src_feats, conv._out_feats)
     y_src = project(x_src) if first else x_src
     if conv._aggre_type == "mean":
         out = adjacency.neighbours(y_src, "mean")

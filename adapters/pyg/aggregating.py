@@ -23,8 +23,8 @@ from gnn_backend.adapters.pyg.reductions import aggregation_reason, is_linear, k
 from gnn_backend.errors import invalid
 from gnn_backend.graph import Graph
 from gnn_backend.layers.linear_aggregation import aggregate_linear
-from gnn_backend.layers.normalization import Weighted
 from gnn_backend.layers.projection import projection_of
+from gnn_backend.layers.scaled_adjacency import ScaledAdjacency
 from gnn_backend.ops.projected_attention import Projection
 from gnn_backend.runtime import launch
 
@@ -131,38 +131,97 @@ def plain_graph(conv: Any, x: Any, edge_index: Any, size: Any = None) -> Graph:
     return graph_of(edge_index, Variant(*sizes, False, is_reversed(conv)))
 
 
-def propagated(conv: Any, weighted: Weighted, x: Tensor) -> Tensor:
-    """What ``propagate`` returns for messages ``x_j``, times the edge's weight if there is one."""
-    graph, weight = weighted
+def propagated(conv: Any, adjacency: ScaledAdjacency, x: Tensor) -> Tensor:
+    """What ``propagate`` returns for messages ``x_j``, times the edge's weight if there is one.
+
+    Factors of nodes are those of an adjacency for sums and means alone.
+    """
+    adjacency, x = _in_one_dtype(adjacency, x)
+    graph, weight, src, dst = adjacency
+    if src is not None or dst is not None:
+        return adjacency.times(x, reduce=str(kind_of(conv.aggr_module)))
     if weight is None:
         return reduce_by(conv.aggr_module, graph, x)
-    dtype = torch.promote_types(x.dtype, weight.dtype)
-    return reduce_by(conv.aggr_module, graph, x.to(dtype), weight.to(dtype), "mul")
+    return reduce_by(conv.aggr_module, graph, x, weight, "mul")
+
+
+def _in_one_dtype(adjacency: ScaledAdjacency, x: Tensor) -> tuple[ScaledAdjacency, Tensor]:
+    """Both in the dtype of stock's messages, by type promotion."""
+    graph, *given = adjacency
+    if is_of(adjacency, x.dtype):
+        return adjacency, x
+    dtype = x.dtype
+    for tensor in given:
+        dtype = dtype if tensor is None else torch.promote_types(dtype, tensor.dtype)
+    cast = (None if tensor is None else tensor.to(dtype) for tensor in given)
+    return ScaledAdjacency(graph, *cast), x.to(dtype)
+
+
+def is_of(adjacency: ScaledAdjacency, dtype: torch.dtype) -> bool:
+    """Whether all that an adjacency holds is of a dtype."""
+    return all(tensor is None or tensor.dtype is dtype for tensor in adjacency[1:])
 
 
 def propagated_linear(
-    conv: Any, weighted: Weighted, x: Tensor, linear: Any, *, behind: bool
+    conv: Any,
+    adjacency: ScaledAdjacency,
+    x: Tensor,
+    linear: Any,
+    *,
+    behind: bool,
+    bias: Tensor | None = None,
 ) -> Tensor:
     """``propagate`` and a linear module, in the cheaper order where they commute.
 
     Parameters
     ----------
     conv : MessagePassing
-    weighted : Weighted
+    adjacency : ScaledAdjacency
     x : Tensor [num_src, F]
     linear : torch_geometric.nn.Linear
     behind : bool
         Whether the stock layer applies it behind the aggregation, a bias once a node.
+    bias : Tensor [D], optional
+        Added once a node.
     """
-    found = projection(linear, x)
-    same = weighted.weight is None or weighted.weight.dtype is x.dtype
-    commutes = found is not None and same and is_linear(conv.aggr_module)
-    if found is not None and commutes and (behind or found.bias is None):
-        return aggregate_linear(weighted, x, found, reduce=str(kind_of(conv.aggr_module)))
-    if behind:
-        out: Tensor = linear(propagated(conv, weighted, x))
-        return out
-    return propagated(conv, weighted, linear(x))
+    found = commuting(conv, adjacency, x, linear)
+    if found is not None and (behind or found.bias is None):
+        if found.bias is None and bias is not None and bias.dtype is x.dtype:
+            found, bias = Projection(found.weight, bias), None
+        out = aggregate_linear(adjacency, x, found, reduce=str(kind_of(conv.aggr_module)))
+    elif behind:
+        out = linear(propagated(conv, adjacency, x))
+    else:
+        out = propagated(conv, adjacency, linear(x))
+    return out if bias is None else out + bias
+
+
+def commuting(conv: Any, adjacency: ScaledAdjacency, x: Tensor, linear: Any) -> Projection | None:
+    """What a linear module applies, if it may change places with ``propagate``; else None."""
+    if not is_linear(conv.aggr_module) or not is_of(adjacency, x.dtype):
+        return None
+    return projection(linear, x)
+
+
+def side_by_side(
+    conv: Any, adjacency: ScaledAdjacency, x: Tensor, linears: Any, bias: Tensor | None
+) -> Projection | None:
+    """Maps of the powers of a summing layer's adjacency beside each other, [D, K F]; else None.
+
+    Parameters
+    ----------
+    conv : MessagePassing
+    adjacency : ScaledAdjacency
+    x : Tensor [N, F]
+    linears : iterable of torch_geometric.nn.Linear
+        Without bias.
+    bias : Tensor [D], optional
+    """
+    if kind_of(conv.aggr_module) != "sum" or (bias is not None and bias.dtype is not x.dtype):
+        return None
+    found = [commuting(conv, adjacency, x, linear) for linear in linears]
+    maps = [one.weight for one in found if one is not None and one.bias is None]
+    return Projection(torch.cat(maps, dim=1), bias) if len(maps) == len(found) else None
 
 
 def projection(linear: Any, x: Tensor) -> Projection | None:

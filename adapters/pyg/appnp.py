@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn.functional import dropout
 
 from gnn_backend.adapters.pyg.aggregating import (
     call_reason,
+    is_of,
     layer_reason,
     messages_bytes,
     plain_graph,
     propagated,
 )
 from gnn_backend.adapters.pyg.message_passing import origins
-from gnn_backend.adapters.pyg.normalization import cached_weighted, gcn_weighted
-from gnn_backend.layers.normalization import Weighted
+from gnn_backend.adapters.pyg.normalization import cached_adjacency, gcn_adjacency
+from gnn_backend.adapters.pyg.reductions import kind_of
+from gnn_backend.layers.polynomial import personalized_pagerank
+from gnn_backend.layers.scaled_adjacency import ScaledAdjacency
 
 _METHODS = origins("torch_geometric.nn.conv.appnp", "APPNP", "message", "message_and_aggregate")
 
@@ -63,21 +67,32 @@ def fast(conv: Any, x: Tensor, edge_index: Any, edge_weight: Tensor | None = Non
     """
     drops = bool(conv.dropout > 0 and conv.training)
     if not conv.normalize:
-        weighted = Weighted(plain_graph(conv, x, edge_index), edge_weight)
+        adjacency = ScaledAdjacency(plain_graph(conv, x, edge_index), edge_weight)
     elif conv.cached:
-        weighted = cached_weighted(conv, x, edge_index, edge_weight, stream=not drops)
+        adjacency = cached_adjacency(conv, x, edge_index, edge_weight, stream=not drops)
     else:
-        weighted = gcn_weighted(
+        adjacency = gcn_adjacency(
             conv, x, edge_index, edge_weight, self_loops=conv.add_self_loops, stream=not drops
         )
+    if kind_of(conv.aggr_module) == "sum" and not drops and is_of(adjacency, x.dtype):
+        return personalized_pagerank(adjacency, x, conv.K, conv.alpha)
     start = x
     for _ in range(conv.K):
-        if drops:  # in the caller's edge order: stock drops the same weights
-            assert weighted.weight is not None
-            weighted = Weighted(weighted.graph, dropout(weighted.weight, p=conv.dropout))
-        x = propagated(conv, weighted, x)
+        if drops:
+            adjacency = _dropped(adjacency, conv.dropout)
+        x = propagated(conv, adjacency, x)
         x = x * (1 - conv.alpha) + conv.alpha * start
     return x
+
+
+def _dropped(adjacency: ScaledAdjacency, p: float) -> ScaledAdjacency:
+    """Weights dropped as stock drops them: in the caller's edge order, and again in each step."""
+    weight = adjacency.weight
+    if weight is None:
+        factors = adjacency.dst
+        assert factors is not None
+        weight = torch.ones(adjacency.graph.num_edges, dtype=factors.dtype, device=factors.device)
+    return adjacency._replace(weight=dropout(weight, p=p))
 
 
 def _call_reason(conv: Any, x: Any, edge_index: Any, edge_weight: Any) -> str | None:

@@ -14,7 +14,7 @@ from gnn_backend.adapters.pyg.aggregating import (
     propagated,
 )
 from gnn_backend.adapters.pyg.message_passing import origins
-from gnn_backend.adapters.pyg.normalization import gcn_weighted
+from gnn_backend.adapters.pyg.normalization import gcn_adjacency
 from gnn_backend.adapters.pyg.reductions import is_channelwise
 
 _METHODS = origins(
@@ -69,13 +69,13 @@ def fast(conv: Any, x: Tensor, edge_index: Any, edge_weight: Tensor | None = Non
     Stacks lie side by side in a node's row, so that a neighbour's are read at once. The activation
     sees them as in PyG, [K, N, D].
     """
-    weighted = gcn_weighted(conv, x, edge_index, edge_weight, self_loops=False)
+    adjacency = gcn_adjacency(conv, x, edge_index, edge_weight, self_loops=False)
     stacked = x.unsqueeze(-3)  # [1, N, F], as stock drops it
     out = stacked
     for t in range(conv.num_layers):
         number = 0 if conv.shared_weights else t
         out = out @ (conv.init_weight if t == 0 else conv.weight[max(number - 1, 0)])
-        rows = propagated(conv, weighted, out.transpose(0, 1).contiguous())
+        rows = propagated(conv, adjacency, out.transpose(0, 1).contiguous())
         root = dropout(stacked, p=conv.dropout, training=conv.training)
         out = rows.transpose(0, 1) + root @ conv.root_weight[number]
         if conv.bias is not None:

@@ -20,6 +20,7 @@ from gnn_backend.config import get_config
 from gnn_backend.errors import Unsupported, invalid
 from gnn_backend.layers.projection import projection_of
 from gnn_backend.ops.heads import Heads
+from gnn_backend.ops.projected_attention import Projection
 from gnn_backend.runtime.launch import engine_for
 from gnn_backend.runtime.selection import MAX_HEAD_DIM
 
@@ -202,6 +203,41 @@ def plain_weight(linear: Any, features: Tensor, width: int) -> Tensor | None:
     if found is None or found.bias is not None or found.weight.shape[1] != features.shape[-1]:
         return None
     return found.weight
+
+
+def sums_plainly(
+    att: Tensor, rows: int, *, heads: Heads, residual: Tensor | None, bias: Tensor | None
+) -> bool:
+    """Whether what is added to the result needs neither broadcasting of rows nor promotion."""
+    width = att.numel() if heads == "concat" else att.shape[-1]
+    if bias is not None and (bias.shape != (width,) or bias.dtype is not att.dtype):
+        return False
+    return residual is None or (residual.shape == (rows, width) and residual.dtype is att.dtype)
+
+
+def projections(
+    linears: tuple[Any, Any], features: tuple[Tensor, Tensor | None], att: Tensor
+) -> tuple[Projection, Projection | None] | None:
+    """The layer's projections, if they can be made part of attention; None: call the modules.
+
+    Parameters
+    ----------
+    linears : pair of module
+        Of the sources and of the destinations; None: the destinations are as the sources are.
+    features : pair of Tensor
+        [num_src, F_src] and [num_dst, F_dst] or None.
+    att : Tensor
+        As many numbers as a projected row, in its dtype.
+    """
+    dtype, width = att.dtype, att.numel()
+    if any(t is not None and (t.dtype is not dtype or t.layout is not torch.strided)
+           for t in features):  # fmt: skip
+        return None
+    src = projection_of(linears[0], LINEAR, dtype, width)
+    if src is None or linears[1] is None:
+        return None if src is None else (src, None)
+    dst = projection_of(linears[1], LINEAR, dtype, width)
+    return None if dst is None else (src, dst)
 
 
 def message_dtype(device: torch.device, *tensors: Tensor) -> torch.dtype:

@@ -16,10 +16,19 @@ import threading
 from collections import OrderedDict
 from typing import Any
 
+import torch
+from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from gnn_backend.adapters.pyg.edges import Variant, build_graph, is_untracked, stamp
+from gnn_backend.adapters.pyg.edges import (
+    Variant,
+    build_graph,
+    is_edge_list,
+    is_untracked,
+    stamp,
+)
 from gnn_backend.graph import Graph
+from gnn_backend.graph.self_loops import with_self_loops
 
 MAX_VARIANTS = 4
 
@@ -42,13 +51,24 @@ class _Entry:
                 self.stamp = current
             graph = self.graphs.get(variant)
             if graph is None:
-                graph = self.graphs[variant] = build_graph(edges, variant)
+                graph = self.graphs[variant] = self._made(edges, variant)
                 self.stamp = stamp(edges)  # an EdgeIndex fills in its own sizes on the way
                 if len(self.graphs) > MAX_VARIANTS:
                     self.graphs.popitem(last=False)
             else:
                 self.graphs.move_to_end(variant)
             return graph
+
+    def _made(self, edges: Any, variant: Variant) -> Graph:
+        """Built, or made of the same edges' graph without self-loops of ours, which is faster."""
+        plain = self.graphs.get(variant._replace(self_loops=False, fill_value=None))
+        if plain is None or not variant.self_loops or type(edges) is not Tensor:
+            return build_graph(edges, variant)
+        if not is_edge_list(edges):
+            return build_graph(edges, variant)
+        # Tensors born in inference mode could not take part in a later training step.
+        with torch.inference_mode(False), torch.no_grad():
+            return with_self_loops(plain)
 
     def held(self) -> list[Graph]:
         with self.lock:

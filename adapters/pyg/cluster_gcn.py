@@ -18,7 +18,9 @@ from gnn_backend.adapters.pyg.attention import rewritten
 from gnn_backend.adapters.pyg.cache import graph_of
 from gnn_backend.adapters.pyg.edges import Variant
 from gnn_backend.adapters.pyg.message_passing import origins
-from gnn_backend.layers.normalization import Weighted, streamed
+from gnn_backend.adapters.pyg.normalization import kept_with_graph, sums_factored
+from gnn_backend.layers.normalization import degree_factors
+from gnn_backend.layers.scaled_adjacency import ScaledAdjacency
 
 _METHODS = origins(
     "torch_geometric.nn.conv.cluster_gcn_conv", "ClusterGCNConv", "message", "message_and_aggregate"
@@ -64,8 +66,8 @@ def fast(conv: Any, x: Tensor, edge_index: Any) -> Tensor:
     InvalidArgument
         The edges do not fit the features; the stock layer has its own error for it.
     """
-    weighted = _weighted(conv, x, edge_index)
-    out = propagated_linear(conv, weighted, x, conv.lin_out, behind=True)
+    adjacency = _adjacency(conv, x, edge_index)
+    out = propagated_linear(conv, adjacency, x, conv.lin_out, behind=True)
     return out + conv.lin_root(x)
 
 
@@ -73,23 +75,27 @@ def _call_reason(conv: Any, x: Any, edge_index: Any) -> str | None:
     return call_reason(conv, x, edge_index, self_loops=bool(conv.add_self_loops), pairs=False)
 
 
-def _weighted(conv: Any, x: Tensor, edge_index: Any) -> Weighted:
+def _adjacency(conv: Any, x: Tensor, edge_index: Any) -> ScaledAdjacency:
     """Inverse degrees, those of self-loops enlarged; they depend on the edges alone."""
     nodes = x.shape[0]
-    variant = Variant(nodes, nodes, bool(conv.add_self_loops), is_reversed(conv))
+    reverse = is_reversed(conv)
+    variant = Variant(nodes, nodes, bool(conv.add_self_loops), reverse)
     graph = graph_of(edge_index, variant)
-    key = ("cluster gcn", float(conv.diag_lambda))
-    found = graph.plans.get(key)
-    if found is None:
-        with torch.inference_mode(False), torch.no_grad():
-            edges, _ = rewritten(edge_index, None, variant, None)
-            row, col = edges[0].long(), edges[1].long()  # whatever the flow, as in PyG
-            degree = torch.zeros(nodes, device=x.device).index_add_(
-                0, col, torch.ones(col.numel(), device=x.device)
-            )
-            inverse = 1.0 / degree.clamp_(1.0)
-            weight = inverse[col]
-            weight[row == col] += conv.diag_lambda * inverse  # one loop a node, or stock's error
-            found = streamed(graph, weight)
-        graph.plans[key] = found
-    return found  # type: ignore[no-any-return]
+    if conv.add_self_loops and not conv.diag_lambda and sums_factored(conv, x.dtype):
+        # Of the nodes that edge_index[1] names, whatever the flow, and in float32, as in PyG.
+        if reverse:
+            return ScaledAdjacency(graph, src=degree_factors(graph, "src", -1.0, torch.float32))
+        return ScaledAdjacency(graph, dst=degree_factors(graph, "dst", -1.0, torch.float32))
+
+    def compute() -> ScaledAdjacency:
+        edges, _ = rewritten(edge_index, None, variant, None)
+        row, col = edges[0].long(), edges[1].long()
+        degree = torch.zeros(nodes, device=x.device).index_add_(
+            0, col, torch.ones(col.numel(), device=x.device)
+        )
+        inverse = 1.0 / degree.clamp_(1.0)
+        weight = inverse[col]
+        weight[row == col] += conv.diag_lambda * inverse  # one loop a node, or stock's error
+        return ScaledAdjacency(graph, weight)
+
+    return kept_with_graph(graph, ("cluster gcn", float(conv.diag_lambda)), compute)

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from gnn_backend.adapters.pyg import compiled
 from gnn_backend.adapters.pyg.attention import (
-    LINEAR,
     as_columns,
     dropout_of,
     edge_reason,
@@ -21,8 +20,10 @@ from gnn_backend.adapters.pyg.attention import (
     heads_of,
     message_dtype,
     own,
+    projections,
     rewritten,
     settings_reason,
+    sums_plainly,
 )
 from gnn_backend.adapters.pyg.cache import graph_of
 from gnn_backend.adapters.pyg.edges import Variant, is_edge_list, num_edges
@@ -30,9 +31,6 @@ from gnn_backend.adapters.pyg.message_passing import changed_reason, origins
 from gnn_backend.errors import invalid
 from gnn_backend.layers.combination import combine
 from gnn_backend.layers.gatv2 import gatv2, projected_gatv2
-from gnn_backend.layers.projection import projection_of
-from gnn_backend.ops.heads import Heads
-from gnn_backend.ops.projected_attention import Projection
 
 _METHODS = origins("torch_geometric.nn.conv.gatv2_conv", "GATv2Conv", "message", "edge_update")
 
@@ -159,8 +157,9 @@ def _eager(conv: Any, x: Any, edge_index: Any, edge_attr: Tensor | None, returns
     slope, att, heads = float(conv.negative_slope), own(conv, "att"), heads_of(conv)
     ends: dict[str, Any] = {"heads": heads, "residual": residual, "bias": own(conv, "bias")}
     dropout = dropout_of(conv)
-    if edge_attr is None and not returns and _fits(att, variant.num_dst, **ends):
-        found = _projections(conv, h_src, h_dst, att)
+    if edge_attr is None and not returns and sums_plainly(att, variant.num_dst, **ends):
+        linears = conv.lin_l, None if h_dst is None and conv.share_weights else conv.lin_r
+        found = projections(linears, (h_src, h_dst), att)
         if found is not None:
             src, dst = found
             return projected_gatv2(graph, h_src, src, att, h_dst=h_dst, dst=dst,
@@ -195,33 +194,6 @@ def _operands(conv: Any, x_src: Tensor, x_dst: Tensor, edge: Tensor | None = Non
     dtype = message_dtype(att.device, *given)
     att = att.view(conv.heads, conv.out_channels).to(dtype)
     return x_src.to(dtype), x_dst.to(dtype), att, None if edge is None else edge.to(dtype)
-
-
-def _fits(
-    att: Tensor, rows: int, *, heads: Heads, residual: Tensor | None, bias: Tensor | None
-) -> bool:
-    """Whether what is added to the result needs neither broadcasting of rows nor promotion."""
-    width = att.numel() if heads == "concat" else att.shape[-1]
-    if bias is not None and (bias.shape != (width,) or bias.dtype is not att.dtype):
-        return False
-    return residual is None or (residual.shape == (rows, width) and residual.dtype is att.dtype)
-
-
-def _projections(
-    conv: Any, h_src: Tensor, h_dst: Tensor | None, att: Tensor
-) -> tuple[Projection, Projection | None] | None:
-    """The layer's projections, if they can be made part of attention; None: call the modules."""
-    dtype, width, modules = att.dtype, att.numel(), conv._modules
-    for features in (h_src, h_dst):
-        if features is not None and (
-            features.dtype is not dtype or features.layout is not torch.strided
-        ):
-            return None
-    src = projection_of(modules.get("lin_l"), LINEAR, dtype, width)
-    if src is None or (h_dst is None and conv.share_weights):
-        return None if src is None else (src, None)
-    dst = projection_of(modules.get("lin_r"), LINEAR, dtype, width)
-    return None if dst is None else (src, dst)
 
 
 def _residual(conv: Any, x: Any) -> Tensor | None:

@@ -18,15 +18,18 @@ from gnn_backend.adapters.pyg.attention import (
     message_dtype,
     own,
     plain_weight,
+    projections,
     rewritten,
     settings_reason,
     sizes_of,
+    sums_plainly,
 )
 from gnn_backend.adapters.pyg.cache import graph_of
 from gnn_backend.adapters.pyg.edges import Variant, is_edge_list, num_edges
 from gnn_backend.adapters.pyg.message_passing import changed_reason, origins
+from gnn_backend.graph import Graph
 from gnn_backend.layers.edge_projection import edge_logits
-from gnn_backend.layers.gat import gat
+from gnn_backend.layers.gat import gat, projected_gat
 
 _METHODS = origins("torch_geometric.nn.conv.gat_conv", "GATConv", "message", "edge_update")
 
@@ -136,37 +139,84 @@ def fast(
     reverse = conv.flow == "target_to_source"
     variant = Variant(*sizes, bool(conv.add_self_loops), reverse, fill_value)
     graph = graph_of(edge_index, variant)
-    residual, x_src, x_dst = _project(conv, x)
-    edge_logit = None
+    att_src, att_dst = own(conv, "att_src"), own(conv, "att_dst")
+    options: dict[str, Any] = {
+        "negative_slope": float(conv.negative_slope),
+        "dropout_p": dropout_of(conv),
+        "heads": heads_of(conv),
+        "bias": own(conv, "bias"),
+    }
+    residual = _residual(conv, x)
     uses_edges = edge_attr is not None and conv.lin_edge is not None
+    if not uses_edges and not return_attention_weights:
+        found = _projected(conv, graph, x, att_src, att_dst, residual, options)
+        if found is not None:
+            return found
+    x_src, x_dst = _project(conv, x)
+    edge_logit = None
     if uses_edges or return_attention_weights:
         features = edge_attr if uses_edges else None
         edge_index, features = rewritten(edge_index, features, variant, conv.fill_value)
         if features is not None:
             edge_logit = _edge_logit(conv, as_columns(features))
-    att_src, att_dst = own(conv, "att_src"), own(conv, "att_dst")
     mixed = [t for t in (x_src, x_dst, att_src, att_dst, edge_logit) if t is not None]
     dtype = message_dtype(att_src.device, *mixed)
     found = gat(
         graph, x_src.to(dtype), None if x_dst is None else x_dst.to(dtype), att_src, att_dst,
-        negative_slope=float(conv.negative_slope), edge_logit=edge_logit,
-        dropout_p=dropout_of(conv), heads=heads_of(conv), residual=residual, bias=conv.bias,
-        return_attention=bool(return_attention_weights),
+        edge_logit=edge_logit, residual=residual, return_attention=bool(return_attention_weights),
+        **options,
     )  # fmt: skip
     return (found[0], (edge_index, found[1])) if return_attention_weights else found
 
 
-def _project(conv: Any, x: Any) -> tuple[Tensor | None, Tensor, Tensor | None]:
-    """Residual, projected sources and destinations [N, H, C], called in the stock order."""
+def _projected(
+    conv: Any,
+    graph: Graph,
+    x: Any,
+    att_src: Tensor,
+    att_dst: Tensor,
+    residual: Tensor | None,
+    options: dict[str, Any],
+) -> Tensor | None:
+    """The layer as one autograd node, or None where its parts must be called one by one."""
+    h_src, h_dst = (x, None) if isinstance(x, Tensor) else x
+    if h_dst is None and not isinstance(x, Tensor):
+        return None
+    if att_dst.dtype is not att_src.dtype or not sums_plainly(
+        att_src, graph.num_dst, heads=options["heads"], residual=residual, bias=options["bias"]
+    ):
+        return None
+    to_src, to_dst = _linears(conv)
+    shared = h_dst is None and to_dst is to_src
+    found = projections((to_src, None if shared else to_dst), (h_src, h_dst), att_src)
+    if found is None:
+        return None
+    src, dst = found
+    return projected_gat(
+        graph, h_src, src, att_src, att_dst, h_dst=h_dst, dst=dst, residual=residual, **options
+    )
+
+
+def _linears(conv: Any) -> tuple[Any, Any]:
+    """Modules that project sources and destinations."""
+    return (conv.lin_src, conv.lin_dst) if conv.lin is None else (conv.lin, conv.lin)
+
+
+def _residual(conv: Any, x: Any) -> Tensor | None:
+    """Of the destinations; before the projections, as lazy layers initialise in that order."""
+    h_dst = x if isinstance(x, Tensor) else x[1]
+    return None if conv.res is None or h_dst is None else conv.res(h_dst)
+
+
+def _project(conv: Any, x: Any) -> tuple[Tensor, Tensor | None]:
+    """Projected sources and destinations [N, H, C], called in the stock order."""
     shape = (-1, conv.heads, conv.out_channels)
     h_src, h_dst = (x, x) if isinstance(x, Tensor) else x
-    residual = None if conv.res is None or h_dst is None else conv.res(h_dst)
-    if conv.lin is not None and h_dst is h_src:
-        x_src = conv.lin(h_src).view(shape)
-        return residual, x_src, x_src
-    to_src, to_dst = (conv.lin_src, conv.lin_dst) if conv.lin is None else (conv.lin, conv.lin)
+    to_src, to_dst = _linears(conv)
     x_src = to_src(h_src).view(shape)
-    return residual, x_src, None if h_dst is None else to_dst(h_dst).view(shape)
+    if to_dst is to_src and h_dst is h_src:
+        return x_src, x_src
+    return x_src, None if h_dst is None else to_dst(h_dst).view(shape)
 
 
 def _edge_logit(conv: Any, features: Any) -> Tensor:

@@ -16,7 +16,7 @@ from gnn_backend.adapters.pyg.aggregating import (
 )
 from gnn_backend.adapters.pyg.message_passing import origins
 from gnn_backend.errors import invalid
-from gnn_backend.layers.normalization import Weighted
+from gnn_backend.layers.scaled_adjacency import ScaledAdjacency
 
 _METHODS = origins(
     "torch_geometric.nn.conv.gated_graph_conv", "GatedGraphConv", "message", "message_and_aggregate"
@@ -63,12 +63,12 @@ def fast(conv: Any, x: Tensor, edge_index: Any, edge_weight: Tensor | None = Non
     InvalidArgument
         The edges do not fit the features; the stock layer has its own error for it.
     """
-    weighted = Weighted(plain_graph(conv, x, edge_index), edge_weight)
+    adjacency = ScaledAdjacency(plain_graph(conv, x, edge_index), edge_weight)
     if x.shape[-1] < conv.out_channels:
         x = torch.nn.functional.pad(x, (0, conv.out_channels - x.shape[-1]))
     for number in range(conv.num_layers):
         m = torch.matmul(x, conv.weight[number])
-        x = conv.rnn(propagated(conv, weighted, m), x)
+        x = conv.rnn(propagated(conv, adjacency, m), x)
     return x
 
 

@@ -14,8 +14,8 @@ from gnn_backend.adapters.pyg.aggregating import (
     propagated_linear,
 )
 from gnn_backend.adapters.pyg.message_passing import origins
-from gnn_backend.adapters.pyg.normalization import cached_weighted, gcn_weighted
-from gnn_backend.layers.normalization import Weighted
+from gnn_backend.adapters.pyg.normalization import cached_adjacency, gcn_adjacency
+from gnn_backend.layers.scaled_adjacency import ScaledAdjacency
 
 _METHODS = origins(
     "torch_geometric.nn.conv.gcn_conv", "GCNConv", "message", "message_and_aggregate"
@@ -63,15 +63,14 @@ def fast(conv: Any, x: Tensor, edge_index: Any, edge_weight: Tensor | None = Non
         The edges do not fit the features; the stock layer has its own error for it.
     """
     if not conv.normalize:
-        weighted = Weighted(plain_graph(conv, x, edge_index), edge_weight)
+        adjacency = ScaledAdjacency(plain_graph(conv, x, edge_index), edge_weight)
     elif conv.cached:
-        weighted = cached_weighted(conv, x, edge_index, edge_weight)
+        adjacency = cached_adjacency(conv, x, edge_index, edge_weight)
     else:
-        weighted = gcn_weighted(
+        adjacency = gcn_adjacency(
             conv, x, edge_index, edge_weight, self_loops=conv.add_self_loops, improved=conv.improved
         )
-    out = propagated_linear(conv, weighted, x, conv.lin, behind=False)
-    return out if conv.bias is None else out + conv.bias
+    return propagated_linear(conv, adjacency, x, conv.lin, behind=False, bias=conv.bias)
 
 
 def _call_reason(conv: Any, x: Any, edge_index: Any, edge_weight: Any) -> str | None:

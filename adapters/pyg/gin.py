@@ -14,7 +14,7 @@ from gnn_backend.adapters.pyg.aggregating import (
     propagated,
 )
 from gnn_backend.adapters.pyg.message_passing import origins
-from gnn_backend.layers.normalization import Weighted
+from gnn_backend.layers.scaled_adjacency import ScaledAdjacency
 
 _METHODS = origins(
     "torch_geometric.nn.conv.gin_conv", "GINConv", "message", "message_and_aggregate"
@@ -66,9 +66,9 @@ def fast(
     InvalidArgument
         The edges do not fit the features; the stock layer has its own error for it.
     """
-    weighted = Weighted(plain_graph(conv, x, edge_index, size), None)
+    adjacency = ScaledAdjacency(plain_graph(conv, x, edge_index, size))
     x_src, x_dst = (x, x) if isinstance(x, Tensor) else x
-    out = propagated(conv, weighted, x_src)
+    out = propagated(conv, adjacency, x_src)
     if x_dst is not None:
         out = out + (1 + conv.eps) * x_dst
     result: Tensor = conv.nn(out)

@@ -14,7 +14,7 @@ from gnn_backend.adapters.pyg.aggregating import (
     propagated_linear,
 )
 from gnn_backend.adapters.pyg.message_passing import origins
-from gnn_backend.layers.normalization import Weighted
+from gnn_backend.layers.scaled_adjacency import ScaledAdjacency
 
 _METHODS = origins(
     "torch_geometric.nn.conv.graph_conv", "GraphConv", "message", "message_and_aggregate"
@@ -72,7 +72,7 @@ def fast(
     InvalidArgument
         The edges do not fit the features; the stock layer has its own error for it.
     """
-    weighted = Weighted(plain_graph(conv, x, edge_index, size), edge_weight)
+    adjacency = ScaledAdjacency(plain_graph(conv, x, edge_index, size), edge_weight)
     x_src, x_dst = (x, x) if isinstance(x, Tensor) else x
-    out = propagated_linear(conv, weighted, x_src, conv.lin_rel, behind=True)
+    out = propagated_linear(conv, adjacency, x_src, conv.lin_rel, behind=True)
     return out if x_dst is None else out + conv.lin_root(x_dst)

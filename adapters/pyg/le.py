@@ -15,7 +15,7 @@ from gnn_backend.adapters.pyg.aggregating import (
 )
 from gnn_backend.adapters.pyg.message_passing import origins, sums_reason
 from gnn_backend.layers.le import le
-from gnn_backend.layers.normalization import Weighted
+from gnn_backend.layers.scaled_adjacency import ScaledAdjacency
 
 _METHODS = origins("torch_geometric.nn.conv.le_conv", "LEConv", "message")
 
@@ -67,7 +67,7 @@ def fast(
     if edge_weight is not None:
         dtype = torch.promote_types(a.dtype, edge_weight.dtype)
         a, b, edge_weight = a.to(dtype), b.to(dtype), edge_weight.to(dtype)
-    out = le(Weighted(plain_graph(conv, x, edge_index), edge_weight), a, b)
+    out = le(ScaledAdjacency(plain_graph(conv, x, edge_index), edge_weight), a, b)
     return out + conv.lin3(x_dst)
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
+from gnn_backend.adapters.operator import Operator
 from gnn_backend.adapters.pyg.dgnn import without_dgnn
-from gnn_backend.adapters.pyg.operator import Operator
 from gnn_backend.dispatch import layer_patch
 from gnn_backend.patching import Patch
 
@@ -25,10 +25,11 @@ def _layer(module: str, layer: str, adapter: str) -> Patch:
     )
 
 
-def _operator(module: str, attribute: str, name: str, ready: str, fast: str) -> Patch:
+def _operator(
+    module: str, attribute: str, name: str, ready: str, fast: str, functions: str = "utilities"
+) -> Patch:
     """The patch of a function, or of an aggregation's ``forward``."""
-    functions = f"{_ADAPTERS}.utilities"
-    operator = Operator(f"pyg.{name}", functions, ready, fast)
+    operator = Operator(f"pyg.{name}", f"{_ADAPTERS}.{functions}", ready, fast)
     return Patch("pyg", f"torch_geometric.{module}", attribute, name, operator)
 
 
@@ -76,6 +77,7 @@ PATCHES = [
     _operator("utils._scatter", "scatter", "scatter", "scatter_ready", "scatter"),
     _operator("utils._softmax", "softmax", "softmax", "softmax_ready", "softmax"),
     _operator("utils._segment", "segment", "segment", "segment_ready", "segment"),
+    _operator("utils._spmm", "spmm", "spmm", "spmm_ready", "spmm", "products"),
     *(
         _operator(f"nn.aggr.{module}", f"{name}.forward", name, "module_ready", "aggregation")
         for module, name in (

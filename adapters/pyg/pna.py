@@ -10,16 +10,24 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import linear
 
 from gnn_backend.adapters.pyg.aggregating import call_reason, layer_reason, plain_graph
 from gnn_backend.adapters.pyg.attention import LINEAR, edge_wise_reason
 from gnn_backend.adapters.pyg.edges import num_edges
 from gnn_backend.adapters.pyg.message_passing import origins
-from gnn_backend.adapters.pyg.reductions import aggregation_reason, reduce_with
+from gnn_backend.adapters.pyg.reductions import (
+    aggregation_reason,
+    factors_of,
+    kind_of,
+    reduce_with,
+)
 from gnn_backend.errors import invalid
-from gnn_backend.layers.pna import shifted_reductions
-from gnn_backend.layers.projection import watched
+from gnn_backend.graph import Graph
+from gnn_backend.layers.degree_scaling import scaled_update
+from gnn_backend.layers.normalization import degrees
+from gnn_backend.layers.pna import mapped, shifted_reductions
+from gnn_backend.layers.projection import projection_of, watched
+from gnn_backend.ops.projected_attention import Projection
 
 _METHODS = origins("torch_geometric.nn.conv.pna_conv", "PNAConv", "message")
 
@@ -107,28 +115,54 @@ def fast(conv: Any, x: Tensor, edge_index: Any, edge_attr: Tensor | None = None)
     """
     graph = plain_graph(conv, x, edge_index)
     maps = _maps(conv, edge_attr)
-    towers = (-1, conv.towers, conv.F_in)
     if conv.divide_input:
-        x = x.view(towers)
-        src, dst = (torch.einsum("ntf,tgf->ntg", x, w) for w in (maps.src, maps.dst))
-    else:
-        src, dst = (linear(x, w.flatten(0, 1)).view(towers) for w in (maps.src, maps.dst))
-        x = x.view(-1, 1, conv.F_in).expand(-1, conv.towers, -1)
-    dst = dst + maps.bias
+        x = x.view(-1, conv.towers, conv.F_in)
+    src, dst = mapped(x, maps.src), mapped(x, maps.dst) + maps.bias
     edge = None
     if edge_attr is not None and maps.edge is not None:
-        edge = linear(edge_attr, maps.edge.flatten(0, 1)).view(towers)
+        edge = mapped(edge_attr, maps.edge)
         dtype = torch.promote_types(src.dtype, edge.dtype)
         src, dst, edge = src.to(dtype), dst.to(dtype), edge.to(dtype)
 
     def one_pass(names: tuple[str, ...], _heat: Any, _power: Any) -> tuple[Tensor, ...]:
         return shifted_reductions(graph, src, dst.to(src.dtype), edge, names)
 
-    out = reduce_with(conv.aggr_module, one_pass, lambda: graph.by_dst.indptr.diff())
-    out = torch.cat([x, out], dim=-1)
-    outs = [nn(out[:, number]) for number, nn in enumerate(conv.post_nns)]
+    if x.dim() == 2:
+        x = x.unsqueeze(1).expand(-1, conv.towers, -1)
+    outs = _updated(conv, graph, x, one_pass)
     result: Tensor = conv.lin(torch.cat(outs, dim=1))
     return result
+
+
+def _updated(conv: Any, graph: Graph, x: Tensor, one_pass: Any) -> list[Tensor]:
+    """What each tower's network makes of a node's features beside its scaled reductions."""
+    module, numbers = conv.aggr_module, range(conv.towers)
+    first = None
+    if kind_of(module) == "scaled":
+        first = [_first_map(network, x) for network in conv.post_nns]
+    if first is None or None in first:
+        out = torch.cat([x, reduce_with(module, one_pass, lambda: degrees(graph, "dst"))], dim=-1)
+        return [conv.post_nns[t](out[:, t]) for t in numbers]
+    found = reduce_with(module.aggr, one_pass, lambda: degrees(graph, "dst"))
+    factors = factors_of(module, degrees(graph, "dst").to(found.dtype))
+    outs = []
+    for t in numbers:
+        update = first[t]
+        assert update is not None
+        out = scaled_update(x[:, t], found[:, t], factors, update)
+        for rest in list(conv.post_nns[t])[1:]:
+            out = rest(out)
+        outs.append(out)
+    return outs
+
+
+def _first_map(network: Any, x: Tensor) -> Projection | None:
+    """What a tower's network begins with, or None: it has to be called."""
+    if watched(network) or type(network) is not torch.nn.Sequential:
+        return None
+    weight = network[0]._parameters.get("weight")
+    width = None if weight is None else weight.shape[0]
+    return None if width is None else projection_of(network[0], LINEAR, x.dtype, width)
 
 
 def _maps(conv: Any, edge_attr: Tensor | None) -> _Maps:

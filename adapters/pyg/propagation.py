@@ -15,7 +15,7 @@ from gnn_backend.adapters.pyg.message_passing import Origins, changed_reason
 from gnn_backend.adapters.pyg.messages import Form, form_of
 from gnn_backend.adapters.pyg.reductions import aggregation_reason
 from gnn_backend.errors import Unsupported
-from gnn_backend.layers.normalization import Weighted
+from gnn_backend.layers.scaled_adjacency import ScaledAdjacency
 
 _BASE = "torch_geometric.nn.conv.message_passing"
 #: What a class of any kind leaves as it is; its message is judged by its form.
@@ -128,7 +128,7 @@ def fast(conv: Any, edge_index: Any, *args: Any, **kwargs: Any) -> Tensor:
     weight = None if form.weight is None else named.get(form.weight)
     if weight is not None and form.column:
         weight = weight.reshape(-1)
-    return propagated(conv, Weighted(graph, weight), x)
+    return propagated(conv, ScaledAdjacency(graph, weight), x)
 
 
 def _form(conv: Any) -> Form:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from gnn_backend.graph import Graph
-from gnn_backend.layers.degree_scaling import degree_scaled
+from gnn_backend.layers.degree_scaling import degree_scaled, scale_factors
 from gnn_backend.layers.projection import watched
 from gnn_backend.ops.aggregation import POWER_RANGE, aggregate
 from gnn_backend.patching import stock
@@ -214,7 +214,12 @@ def _combined(module: Any, results: Iterator[Tensor], degrees: Callable[[], Tens
     if kind != "scaled":
         return next(results)
     out = _combined(module.aggr, results, degrees)
-    return degree_scaled(out, degrees(), module.scaler, module.avg_deg_lin, module.avg_deg_log)
+    return degree_scaled(out, factors_of(module, degrees().to(out.dtype)))
+
+
+def factors_of(module: Any, degree: Tensor) -> Tensor:
+    """What the scalers of a ``DegreeScalerAggregation`` multiply rows with, [N, S]."""
+    return scale_factors(degree, module.scaler, module.avg_deg_lin, module.avg_deg_log)
 
 
 def is_channelwise(module: Any) -> bool:

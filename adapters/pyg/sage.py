@@ -15,7 +15,7 @@ from gnn_backend.adapters.pyg.aggregating import (
     propagated_linear,
 )
 from gnn_backend.adapters.pyg.message_passing import origins
-from gnn_backend.layers.normalization import Weighted
+from gnn_backend.layers.scaled_adjacency import ScaledAdjacency
 
 _METHODS = origins(
     "torch_geometric.nn.conv.sage_conv", "SAGEConv", "message", "message_and_aggregate"
@@ -67,11 +67,11 @@ def fast(
     InvalidArgument
         The edges do not fit the features; the stock layer has its own error for it.
     """
-    weighted = Weighted(plain_graph(conv, x, edge_index, size), None)
+    adjacency = ScaledAdjacency(plain_graph(conv, x, edge_index, size))
     x_src, x_dst = (x, x) if isinstance(x, Tensor) else x
     if conv.project and hasattr(conv, "lin"):
         x_src = conv.lin(x_src).relu()
-    out = propagated_linear(conv, weighted, x_src, conv.lin_l, behind=True)
+    out = propagated_linear(conv, adjacency, x_src, conv.lin_l, behind=True)
     if conv.root_weight and x_dst is not None:
         out = out + conv.lin_r(x_dst)
     return normalize(out, p=2.0, dim=-1) if conv.normalize else out

@@ -8,13 +8,16 @@ from torch import Tensor
 
 from gnn_backend.adapters.pyg.aggregating import (
     call_reason,
+    commuting,
     layer_reason,
     messages_bytes,
     propagated,
     propagated_linear,
 )
 from gnn_backend.adapters.pyg.message_passing import origins
-from gnn_backend.adapters.pyg.normalization import gcn_weighted
+from gnn_backend.adapters.pyg.normalization import gcn_adjacency
+from gnn_backend.adapters.pyg.reductions import kind_of
+from gnn_backend.layers.polynomial import power_mapped
 
 _METHODS = origins("torch_geometric.nn.conv.sg_conv", "SGConv", "message", "message_and_aggregate")
 
@@ -61,13 +64,17 @@ def fast(conv: Any, x: Tensor, edge_index: Any, edge_weight: Tensor | None = Non
     """
     if conv._cached_x is not None:
         return conv.lin(conv._cached_x.detach())  # type: ignore[no-any-return]
-    weighted = gcn_weighted(conv, x, edge_index, edge_weight, self_loops=conv.add_self_loops)
+    adjacency = gcn_adjacency(conv, x, edge_index, edge_weight, self_loops=conv.add_self_loops)
+    if kind_of(conv.aggr_module) == "sum" and not conv.cached:
+        found = commuting(conv, adjacency, x, conv.lin)
+        if found is not None:
+            return power_mapped(adjacency, x, conv.K, found)
     for _ in range(conv.K - 1 + bool(conv.cached)):
-        x = propagated(conv, weighted, x)
+        x = propagated(conv, adjacency, x)
     if conv.cached:
         conv._cached_x = x
         return conv.lin(x)  # type: ignore[no-any-return]
-    return propagated_linear(conv, weighted, x, conv.lin, behind=True)
+    return propagated_linear(conv, adjacency, x, conv.lin, behind=True)
 
 
 def _call_reason(conv: Any, x: Any, edge_index: Any, edge_weight: Any) -> str | None:

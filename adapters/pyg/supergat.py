@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from gnn_backend.adapters.pyg.attention import (
+    LINEAR,
     dropout_of,
     edge_reason,
     feature_reason,
@@ -20,7 +21,11 @@ from gnn_backend.adapters.pyg.attention import (
 from gnn_backend.adapters.pyg.cache import graph_of
 from gnn_backend.adapters.pyg.edges import Variant, is_edge_list, num_edges
 from gnn_backend.adapters.pyg.message_passing import changed_reason, origins
-from gnn_backend.layers.supergat import supergat
+from gnn_backend.errors import InvalidArgument, Unsupported
+from gnn_backend.graph import Graph
+from gnn_backend.layers.projection import projection_of
+from gnn_backend.layers.supergat import edge_logits, supergat
+from gnn_backend.ops.projected_attention import Projection
 
 _METHODS = origins("torch_geometric.nn.conv.supergat_conv", "SuperGATConv", "message")
 _OWN = ("get_attention", "positive_sampling", "negative_sampling")
@@ -46,6 +51,8 @@ def eligible(
         return "compiled"
     if not is_edge_list(edge_index):
         return "graph-type"
+    if neg_edge_index is not None and not is_edge_list(neg_edge_index):
+        return "input-form"
     loops = bool(conv.add_self_loops)
     return edge_reason(conv, edge_index, weight.device, self_loops=loops, square=True)
 
@@ -84,8 +91,8 @@ def fast(
 ) -> Tensor:
     """Fused ``SuperGATConv.forward`` for a call that :func:`eligible` accepts.
 
-    In training the layer's attention loss is prepared by its own methods, from edges that it
-    samples.
+    In training the layer's attention loss is prepared from edges that its own methods sample,
+    without gathering their ends.
 
     Parameters
     ----------
@@ -106,37 +113,68 @@ def fast(
     Unsupported
         The operator has no kernel for these operands.
     """
-    reverse = conv.flow == "target_to_source"
-    variant = Variant(x.shape[0], x.shape[0], bool(conv.add_self_loops), reverse)
+    rows = x.shape[0]
+    variant = Variant(rows, rows, bool(conv.add_self_loops), conv.flow == "target_to_source")
     graph = graph_of(edge_index, variant)
-    projected = conv.lin(x).view(-1, conv.heads, conv.out_channels)
-    att_l, att_r = own(conv, "att_l"), own(conv, "att_r")
-    mixed = [t for t in (projected, att_l, att_r) if t is not None]
-    out = supergat(
-        graph, projected.to(message_dtype(x.device, *mixed)), att_l, att_r,
-        negative_slope=float(conv.negative_slope), dropout_p=dropout_of(conv),
-        heads=heads_of(conv), bias=conv.bias,
-    )  # fmt: skip
+    given = neg_edge_index if conv.training else None
+    others = None if given is None else _given_pairs(given, rows)  # before anything is drawn
+    width = conv.heads * conv.out_channels
+    projection = None if conv.training else projection_of(conv.lin, LINEAR, x.dtype, width)
+    features = conv.lin(x) if projection is None else x
+    out = _attend(conv, graph, features, projection)
     if conv.training:
         edges, _ = rewritten(edge_index, None, variant, None)
-        _prepare_loss(conv, projected, edges, neg_edge_index, batch)
+        table = features.view(-1, conv.heads, conv.out_channels)
+        _prepare_loss(conv, table, graph, edges, others, batch)
     return out
 
 
+def _attend(conv: Any, graph: Graph, features: Tensor, projection: Projection | None) -> Tensor:
+    """Attention, the combination of the heads and the bias, in the dtype of stock's messages."""
+    att_l, att_r, bias = own(conv, "att_l"), own(conv, "att_r"), conv.bias
+    mixed = [t for t in (features, att_l, att_r) if t is not None]
+    dtype = message_dtype(features.device, *mixed)
+    promotes = bias is not None and bias.dtype is not dtype
+    out = supergat(
+        graph, features.to(dtype), projection,
+        *(None if att is None else att.to(dtype) for att in (att_l, att_r)),
+        num_heads=conv.heads, negative_slope=float(conv.negative_slope),
+        dropout_p=dropout_of(conv), heads=heads_of(conv), bias=None if promotes else bias,
+    )  # fmt: skip
+    return out + bias if promotes else out
+
+
 def _prepare_loss(
-    conv: Any, x: Tensor, edges: Tensor, negative: Tensor | None, batch: Tensor | None
+    conv: Any, x: Tensor, graph: Graph, edges: Tensor, others: Graph | None, batch: Tensor | None
 ) -> None:
-    """Set what ``get_attention_loss`` reads: logits of sampled edges and of others, and labels."""
+    """Set what ``get_attention_loss`` reads: logits of sampled edges and of others, and labels.
+
+    The layer's own methods draw both, with the random numbers that stock draws. Where all edges
+    are taken they are the graph's own, whose rows need no sorting.
+    """
     positive = conv.positive_sampling(edges)
-    if negative is None:
-        negative = conv.negative_sampling(edges, x.shape[0], batch)
-    logits = [
-        conv.get_attention(
-            edge_index_i=ends[1], x_i=x[ends[1]], x_j=x[ends[0]], num_nodes=x.shape[0],
-            return_logits=True,
-        )
-        for ends in (positive, negative)
-    ]  # fmt: skip
+    sampled = graph if positive is edges else _pairs(positive, x)
+    if others is None:
+        others = _pairs(conv.negative_sampling(edges, x.shape[0], batch), x)
+    x = x.to(message_dtype(x.device, x))
+    scaled = conv.attention_type == "SD"
+    logits = [edge_logits(pairs, x, scaled=scaled) for pairs in (sampled, others)]
     conv.att_x = torch.cat(logits, dim=0)
     conv.att_y = conv.att_x.new_zeros(conv.att_x.shape[0])
-    conv.att_y[: positive.shape[1]] = 1.0
+    conv.att_y[: logits[0].shape[0]] = 1.0
+
+
+def _given_pairs(ends: Tensor, rows: int) -> Graph:
+    """The caller's pairs of nodes as a graph, kept with them.
+
+    What does not fit, such as numbers of nodes counted from the end, is left to the stock layer.
+    """
+    try:
+        return graph_of(ends, Variant(rows, rows, False))
+    except InvalidArgument as error:
+        raise Unsupported("input-form", f"neg_edge_index: {error}") from error
+
+
+def _pairs(ends: Tensor, x: Tensor) -> Graph:
+    """Sampled pairs of nodes as a graph of their own."""
+    return Graph.from_edge_index(ends, x.shape[0], x.shape[0])

@@ -12,10 +12,12 @@ from gnn_backend.adapters.pyg.aggregating import (
     messages_bytes,
     plain_graph,
     propagated,
+    side_by_side,
 )
 from gnn_backend.adapters.pyg.message_passing import origins
-from gnn_backend.adapters.pyg.normalization import gcn_weighted
-from gnn_backend.layers.normalization import Weighted
+from gnn_backend.adapters.pyg.normalization import gcn_adjacency
+from gnn_backend.layers.polynomial import powers_mapped
+from gnn_backend.layers.scaled_adjacency import ScaledAdjacency
 
 _METHODS = origins(
     "torch_geometric.nn.conv.tag_conv", "TAGConv", "message", "message_and_aggregate"
@@ -63,11 +65,16 @@ def fast(conv: Any, x: Tensor, edge_index: Any, edge_weight: Tensor | None = Non
         The edges do not fit the features; the stock layer has its own error for it.
     """
     if conv.normalize:
-        weighted = gcn_weighted(conv, x, edge_index, edge_weight, self_loops=False)
+        adjacency = gcn_adjacency(conv, x, edge_index, edge_weight, self_loops=False)
     else:
-        weighted = Weighted(plain_graph(conv, x, edge_index), edge_weight)
+        adjacency = ScaledAdjacency(plain_graph(conv, x, edge_index), edge_weight)
+    maps = side_by_side(conv, adjacency, x, conv.lins, conv.bias)
+    if maps is not None and conv.K > 0:
+        found = powers_mapped(adjacency, x, conv.K, *maps)
+        if found is not None:
+            return found
     out: Tensor = conv.lins[0](x)
     for lin in conv.lins[1:]:
-        x = propagated(conv, weighted, x)
+        x = propagated(conv, adjacency, x)
         out = out + lin.forward(x)
     return out if conv.bias is None else out + conv.bias

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from gnn_backend.adapters.pyg.grouping import covers, graph_of_rows, runs_on_kernels
+from gnn_backend.adapters.grouping import covers, graph_of_rows, runs_on_kernels
 from gnn_backend.adapters.pyg.reductions import aggregation_reason, reduce_by
 from gnn_backend.adapters.torch_scatter import autograd
 from gnn_backend.adapters.torch_scatter.place import Place, place_of, segments_of

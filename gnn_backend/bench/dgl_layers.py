@@ -297,6 +297,7 @@ OPERATORS = {
     "segment_mm": _row("x type_counts", lambda own, x, counts: dgl.ops.segment_mm(
         x, own.weight, counts), models.TypedWeights),
     "segment_reduce": _row("segments x", _function(dgl.ops.segment_reduce), nn.Identity),
+    "segment_softmax": _row("segments x", _function(dgl.ops.segment_softmax), nn.Identity),
 }  # fmt: skip
 """Functions of ``dgl.ops``, by name."""
 

@@ -16,6 +16,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,13 +27,15 @@ from gnn_backend.compare import Sample
 from gnn_backend.datasets import GraphData, load, sample_edges, uniform
 from gnn_backend.errors import GNNBackendError
 
+_WARMUP = 2  # the first steps find the allocator and the caches empty
+
 
 @dataclasses.dataclass(frozen=True)
 class Request:
     """What to run.
 
     ``graph`` is a name or an npz file, cut to ``max_edges`` edges if that is set; ``backend``
-    says whether acceleration is enabled.
+    says whether acceleration is enabled. ``options`` and ``without`` are as in ``samples.Request``.
     """
 
     host: str
@@ -41,6 +44,8 @@ class Request:
     backend: bool
     shape: hosts.Shape = dataclasses.field(default_factory=hosts.Shape)
     dtype: str = "float32"
+    options: dict[str, Any] = dataclasses.field(default_factory=dict)
+    without: tuple[str, ...] = ()
     max_edges: int | None = None
     repeats: int = 3
 
@@ -77,16 +82,18 @@ def measure_here(request: Request) -> Measurement:
     if request.max_edges is not None:
         graph = sample_edges(graph, request.max_edges)
     wanted = samples.Request(
-        request.host, request.layer, graph, request.shape, dtype=getattr(torch, request.dtype)
-    )
+        request.host, request.layer, graph, request.shape, dtype=getattr(torch, request.dtype),
+        options=request.options, without=tuple(request.without),
+    )  # fmt: skip
     with _accelerated(request.backend):
         step(samples.sample(dataclasses.replace(wanted, data=_tiny_graph())))()
         made = samples.sample(wanted)
         run = step(made)
         peak = memory.resident_growth(run)
-        both = timing.eager_ms(run, "cpu", repeats=request.repeats, warmup=0)
+        both = timing.eager_ms(run, "cpu", repeats=request.repeats, warmup=_WARMUP)
         forward = step(made, backward=False)
-        return Measurement(peak, timing.eager_ms(forward, "cpu", repeats=request.repeats), both)
+        forward_ms = timing.eager_ms(forward, "cpu", repeats=request.repeats, warmup=1)
+        return Measurement(peak, forward_ms, both)
 
 
 def step(sample: Sample, backward: bool = True) -> Callable[[], None]:

@@ -43,6 +43,8 @@ class Request:
     dtype : torch.dtype
     options : dict
         Further constructor arguments.
+    without : tuple of str
+        Keywords of the call that are left out.
     """
 
     host: str
@@ -52,6 +54,7 @@ class Request:
     device: str = "cpu"
     dtype: torch.dtype = torch.float32
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
+    without: tuple[str, ...] = ()
 
 
 def sample(request: Request) -> Sample:
@@ -88,7 +91,8 @@ def _dgl_sample(request: Request) -> Sample:
         by_name = {name: getattr(given, name) for _, name in row.inputs}
         return Sample(Called(layer, row.run), (), by_name, row.rematerializes)
     args = tuple(getattr(given, name) for keyword, name in row.inputs if not keyword)
-    kwargs = {keyword: getattr(given, name) for keyword, name in row.inputs if keyword}
+    wanted = {keyword: name for keyword, name in row.inputs if keyword not in request.without}
+    kwargs = {keyword: getattr(given, name) for keyword, name in wanted.items() if keyword}
     return Sample(layer, args, kwargs, row.rematerializes)
 
 

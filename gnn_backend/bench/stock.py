@@ -38,18 +38,17 @@ def gpu_layers(
     x = hosts.features(data, shape, settings.device, dtype)
     edges = data.edge_index
     layer = _layer_step(module, x, edges)
+    counts = min(settings.inner, 5), settings.repeats
     with enabled(hosts=["pyg"]):
-        found: dict[str, Any] = {"pyg_accelerated": _measured(layer, settings)}
+        found: dict[str, Any] = {"pyg_accelerated": measured(layer, settings.device, *counts)}
     needed = stock_bytes(data.num_edges + data.num_nodes, shape, dtype)
     free = memory.available_bytes(settings.device)
     if free is not None and needed > free and not settings.force_stock:
-        verdict = f"out-of-memory (estimated {needed / 2**30:.0f} GiB)"
-        return {**found, "pyg": verdict}
-    found["pyg"] = _measured(layer, settings)
+        return {**found, "pyg": out_of_memory(needed)}
+    found["pyg"] = measured(layer, settings.device, *counts)
     if name == _PASSING:
-        found["pyg_message_passing"] = _measured(
-            _passing_step(module, data, shape, dtype), settings
-        )
+        passing = _passing_step(module, data, shape, dtype)
+        found["pyg_message_passing"] = measured(passing, settings.device, *counts)
     return found
 
 
@@ -104,9 +103,13 @@ def _passing_step(module: Any, data: GraphData, shape: Shape, dtype: torch.dtype
     return call
 
 
-def _measured(step: Step, settings: Settings) -> dict[str, float] | str:
-    """Eager times and peak memory of a step, or "out-of-memory"."""
-    device, inner, repeats = settings.device, min(settings.inner, 5), settings.repeats
+def out_of_memory(needed: int) -> str:
+    """What stands in the place of figures that were not tried."""
+    return f"out-of-memory (estimated {needed / 2**30:.0f} GiB)"
+
+
+def measured(step: Step, device: str, inner: int, repeats: int) -> dict[str, float] | str:
+    """Eager times and peak memory of a step on a GPU, or "out-of-memory"."""
     try:
         step(True)
         return {

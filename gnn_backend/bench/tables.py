@@ -126,6 +126,7 @@ def shape_tables(document: dict[str, Any]) -> list[Table]:
 def layer_tables(document: dict[str, Any]) -> list[Table]:
     """Layers against stock: one table for each graph of a results document."""
     device = document["device"]
+    threads = [f"{device['threads']} threads"] if "threads" in device else []
     by_graph: dict[str, list[dict[str, Any]]] = {}
     for row in document["layers"]:
         by_graph.setdefault(row["graph"], []).append(row)
@@ -133,20 +134,19 @@ def layer_tables(document: dict[str, Any]) -> list[Table]:
     for name, rows in by_graph.items():
         table = Table(
             title=f"{name}: {rows[0]['num_nodes']:,} nodes, {rows[0]['num_edges']:,} edges",
-            caption=f"{device['name']}, {device['threads']} threads, {document['date']}",
+            caption=", ".join((device["name"], *threads, document["date"])),
         )
         table.add_column("forward+backward, ms")
         headings = "stock", "accelerated", "speed", "projections alone", "stock MiB", "ours MiB"
         for heading in headings:
             table.add_column(heading, justify="right")
         for row in rows:
-            ms, peak = row["ms"], row["peak_bytes"]
+            ms, peak, notes = row["ms"], row["peak_bytes"], row.get("notes", {})
             table.add_row(
                 f"{row['host']} {row['layer']}",
-                f"{ms['stock']:.1f}",
-                f"{ms['backend']:.1f}",
-                f"{row['speed']:.1f} x",
-                f"{row['projections_ms']:.1f}",
+                *(notes.get(side) or f"{ms[side]:.2f}" for side in ("stock", "backend")),
+                "-" if row["speed"] is None else f"{row['speed']:.2f} x",
+                "-" if row["projections_ms"] is None else f"{row['projections_ms']:.1f}",
                 *("-" if size is None else f"{size / 2**20:.0f}" for size in peak.values()),
             )
         tables.append(table)

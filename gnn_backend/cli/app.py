@@ -12,6 +12,7 @@ from gnn_backend.cli.demo import demo
 from gnn_backend.cli.doctor import doctor
 from gnn_backend.cli.kernels import kernels
 from gnn_backend.cli.layers import layers
+from gnn_backend.cli.regret import fit, regret
 from gnn_backend.cli.run import run
 from gnn_backend.errors import GNNBackendError
 
@@ -31,6 +32,8 @@ app.command()(layers)
 app.command()(doctor)
 app.command()(kernels)
 app.command()(cache)
+bench.command()(fit)
+bench.command()(regret)
 app.add_typer(bench)
 
 

@@ -13,7 +13,9 @@ from gnn_backend.cli import output
 bench = typer.Typer(name="bench", help="Measure operators and layers.", no_args_is_help=True)
 
 _DTYPES = ("float32", "bfloat16", "float16", "float64")
-_BENCHMARKS = ("attention", "layers", "operators", "reduce", "reorder", "shapes", "spmm")
+_BENCHMARKS = (
+    "attention", "layers", "operators", "paths", "reduce", "reorder", "shapes", "spmm",
+)  # fmt: skip
 _DEFAULT_GRAPHS = {"cuda": "arxiv-like,reddit-like,products-like", "cpu": "tolokers-like"}
 
 
@@ -172,35 +174,61 @@ def operators(
 @bench.command()
 def layers(
     graph: Annotated[
-        str, typer.Option(help="Named graphs or npz files, comma-separated.")
-    ] = "tolokers-like",
+        str | None,
+        typer.Option(
+            help="Named graphs or npz files, comma-separated. Default: as for `bench attention`."
+        ),
+    ] = None,
     json_file: Annotated[
         Path | None, typer.Option("--json", metavar="OUT", help="Write the results here.")
     ] = None,
-    host: Annotated[str, typer.Option(help="dgl, pyg; several with commas.")] = "dgl,pyg",
+    family: Annotated[str, typer.Option(help="attention or aggregation.")] = "attention",
+    host: Annotated[
+        str | None, typer.Option(help="dgl, pyg; several with commas. On a GPU pyg alone.")
+    ] = None,
     layer: Annotated[
-        str | None, typer.Option(help="Names with commas. Default: the attention layers.")
+        str | None, typer.Option(help="Names with commas. Default: all of the family.")
     ] = None,
     heads: Annotated[int, typer.Option(min=1)] = 2,
-    dim: Annotated[int, typer.Option(min=1, help="Width of a head.")] = 64,
+    dim: Annotated[
+        int | None,
+        typer.Option(min=1, help="Width of a head (64), or without heads of the result (128)."),
+    ] = None,
     in_dim: Annotated[int, typer.Option(min=1, help="Input width.")] = 128,
+    device: Annotated[str, typer.Option(help="cuda or cpu.")] = "cpu",
+    force_stock: Annotated[
+        bool, typer.Option(help="Run stock layers even where they will not fit.")
+    ] = False,
     repeats: Annotated[int, typer.Option(min=1, help="Samples, of which the median.")] = 5,
     rounds: Annotated[int, typer.Option(min=1, help="Fresh processes, the best counts.")] = 3,
 ) -> None:
-    """Attention layers on the CPU against stock, each in processes of its own."""
+    """Whole layers against stock; on the CPU each in processes of its own."""
+    output.check_choice("--device", device, tuple(_DEFAULT_GRAPHS))
     _check_results_file(json_file)
     from gnn_backend.bench import layers as benchmark
     from gnn_backend.bench.hosts import Shape
 
-    names = tuple(_listed(host))
+    output.check_choice("--family", family, tuple(benchmark.FAMILIES))
+    hosts = benchmark.FAMILIES[family]
+    on_gpu = device == "cuda"  # where stock DGL has no layers
+    names = tuple(_listed(host or ("pyg" if on_gpu else ",".join(hosts))))
     for name in names:
-        output.check_choice("--host", name, tuple(benchmark.LAYERS))
+        output.check_choice("--host", name, ("pyg",) if on_gpu else tuple(hosts))
     chosen = () if layer is None else tuple(_listed(layer))
-    known = {known for name in names for known in benchmark.LAYERS[name]}
+    known = {form for name in names for case in hosts[name] for form in (case.layer, case.label)}
     for name in chosen:
         output.check_choice("--layer", name, tuple(sorted(known)))
-    settings = benchmark.Settings(names, chosen, Shape(in_dim, dim, heads), repeats, rounds)
-    _keep(benchmark.run(_listed(graph), settings, output.note), json_file)
+    if on_gpu:
+        import torch
+
+        if not torch.cuda.is_available():
+            output.fail("--device cuda: torch finds no CUDA device; use --device cpu")
+    shape = Shape(in_dim, dim or (64 if family == "attention" else 128), heads)
+    settings = benchmark.Settings(
+        names, chosen, shape, repeats, rounds, family, device, force_stock
+    )
+    graphs = _DEFAULT_GRAPHS[device] if graph is None else graph
+    _keep(benchmark.run(_listed(graphs), settings, output.note), json_file)
 
 
 _Graphs = Annotated[
@@ -240,9 +268,32 @@ def spmm(
     dtype: _Dtypes = "float32",
     check_yardstick: _Check = None,
     repeats: _Repeats = 7,
+    paths: Annotated[
+        bool,
+        typer.Option(
+            "--paths",
+            help="Instead every path and task length of sums, extremes and several reductions, "
+            "for `bench fit` and `bench regret`.",
+        ),
+    ] = False,
 ) -> None:
     """Plain and weighted sums, with gradients: the yardstick, cuSPARSE and this package."""
+    if paths:
+        _paths(graph, json_file, widths, dtype)
+        return
     _aggregation("spmm", graph, json_file, widths, dtype, check_yardstick, repeats)
+
+
+def _paths(graph: str, json_file: Path | None, widths: str, dtype: str) -> None:
+    dtypes, sizes = _checked_dtypes(dtype), _sizes("--widths", widths)
+    _check_results_file(json_file)
+    import torch
+
+    from gnn_backend.bench import paths as benchmark
+
+    if not torch.cuda.is_available():
+        output.fail("bench spmm --paths: torch finds no CUDA device, and these kernels need one")
+    _keep(benchmark.run(_listed(graph), benchmark.Settings(sizes, dtypes), output.note), json_file)
 
 
 @bench.command()
@@ -327,20 +378,26 @@ def _keep(document: dict[str, Any], json_file: Path | None) -> None:
     _print(document)
 
 
-@bench.command()
-def show(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A file that --json wrote.")],
-) -> None:
-    """Show a results file as a table."""
+def read_results(file: Path, benchmarks: tuple[str, ...]) -> dict[str, Any]:
+    """The document of a results file of one of these benchmarks."""
     if not file.is_file():
         output.fail(f"no such file: {file}")
     try:
         document = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:  # JSONDecodeError and UnicodeDecodeError are the latter
         output.fail(f"{file} is not JSON: {error}")
-    if not isinstance(document, dict) or document.get("benchmark") not in _BENCHMARKS:
-        names = ", ".join(f"`bench {name}`" for name in _BENCHMARKS)
-        output.fail(f"{file} is no result of {names}")
+    if not isinstance(document, dict) or document.get("benchmark") not in benchmarks:
+        names = ", ".join(f"`bench {name}`" for name in benchmarks)
+        output.fail(f"{file} is no result of {names.replace('bench paths', 'bench spmm --paths')}")
+    return document
+
+
+@bench.command()
+def show(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A file that --json wrote.")],
+) -> None:
+    """Show a results file as a table."""
+    document = read_results(file, _BENCHMARKS)
     try:
         _print(document)
     except (AttributeError, LookupError, TypeError, ValueError) as error:
@@ -352,6 +409,7 @@ def show(
 def _print(document: dict[str, Any]) -> None:
     from gnn_backend.bench.aggregation_tables import aggregation_tables
     from gnn_backend.bench.operator_tables import operator_tables
+    from gnn_backend.bench.path_tables import path_tables
     from gnn_backend.bench.reorder_tables import reorder_tables
     from gnn_backend.bench.tables import attention_tables, layer_tables, shape_tables
 
@@ -359,6 +417,7 @@ def _print(document: dict[str, Any]) -> None:
         "attention": attention_tables,
         "layers": layer_tables,
         "operators": operator_tables,
+        "paths": path_tables,
         "reduce": aggregation_tables,
         "reorder": reorder_tables,
         "shapes": shape_tables,

@@ -411,7 +411,7 @@ class Graph:
         return found
 
     def nbytes(self) -> int:
-        """Bytes held now, lazily built parts and reordered graphs included."""
+        """Bytes held now, with lazily built parts, reordered graphs and tables of products."""
         own = self._by_dst.nbytes() + (0 if self._by_src is None else self._by_src.nbytes())
         return own + self._bytes_beside() + sum(g._bytes_beside() for g in self._reordered.values())
 
@@ -425,7 +425,16 @@ class Graph:
             parts += self._reversed._splits.values()
         held = (*self._block_places.values(), *self._places.values())
         places = sum(t.numel() * t.element_size() for t in held if t is not None)
-        return int(places + sum(p.nbytes() for p in parts))
+        return int(places + sum(p.nbytes() for p in parts)) + self._kept_bytes()
+
+    def _kept_bytes(self) -> int:
+        """Bytes of the tensors, and of the workspaces, among what the runtime keeps here."""
+        kept: list[Any] = []
+        for plan in list(self.plans.values()):
+            kept += plan.values() if isinstance(plan, dict) else [plan]
+        tensors = sum(t.numel() * t.element_size() for t in kept if isinstance(t, Tensor))
+        spaces = (getattr(plan, "workspace_bytes", None) for plan in kept)
+        return tensors + sum(space() for space in spaces if callable(space))
 
     def clear(self) -> None:
         """Drop what was built lazily; it is built again when needed. An order stays."""

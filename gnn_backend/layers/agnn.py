@@ -39,10 +39,10 @@ def agnn(graph: Graph, x_src: Tensor, x_dst: Tensor | None, beta: Tensor) -> Ten
     Unsupported
         No fused kernel takes these operands; the exception carries the reason code.
     """
-    plain = x_src.is_cpu and not torch.is_autocast_enabled("cpu") and x_src.dtype is beta.dtype
-    if x_dst is None and plain:
+    plain = x_src.dtype is beta.dtype and not torch.is_autocast_enabled(x_src.device.type)
+    if x_dst is None and plain and x_src.dtype is not torch.float16:  # inverse lengths overflow
         return projected_attention(
-            FORMS["agnn"], graph, x_src, None, (beta,), {"scale": 1.0}, num_heads=1, heads="concat"
+            FORMS["agnn"], graph, x_src, None, (beta,), {}, num_heads=1, heads="concat"
         )
     key = normalize(x_src, p=2.0, dim=-1)
     if x_dst is not None:

@@ -8,49 +8,89 @@ import torch
 from torch import Tensor
 
 from gnn_backend.errors import invalid
+from gnn_backend.ops.projected_attention import Projection
 
 SCALERS = ("identity", "amplification", "attenuation", "linear", "inverse_linear")
 
 
-def degree_scaled(
-    out: Tensor, degree: Tensor, scalers: Sequence[str], mean: Tensor, mean_log: Tensor
+def scale_factors(
+    degree: Tensor, scalers: Sequence[str], mean: Tensor | float, mean_log: Tensor | float
 ) -> Tensor:
-    """Scale rows by functions of their degree and lay the results side by side.
+    """What each scaler multiplies a row with.
 
     Parameters
     ----------
-    out : Tensor [N, *, D]
     degree : Tensor [N]
-        Integers.
+        Floating point.
     scalers : sequence of str
         Among ``identity``, ``amplification`` (log(d + 1) / mean_log), ``attenuation`` (its
         inverse), ``linear`` (d / mean) and ``inverse_linear``; the inverses take a degree of 0
         for 1.
-    mean, mean_log : Tensor [1]
+    mean, mean_log : Tensor [1] or float
         Means of d and of log(d + 1) over the training nodes.
 
     Returns
     -------
-    Tensor [N, *, len(scalers) * D]
+    Tensor [N, len(scalers)]
 
     Raises
     ------
     InvalidArgument
         A scaler is unknown.
     """
-    d = degree.to(out.dtype).view(-1, *(1,) * (out.dim() - 1))
-    scaled = []
+    columns = []
     for scaler in scalers:
         if scaler == "identity":
-            scaled.append(out)
+            columns.append(torch.ones_like(degree))
         elif scaler == "amplification":
-            scaled.append(out * (torch.log(d + 1) / mean_log))
+            columns.append(torch.log(degree + 1) / mean_log)
         elif scaler == "attenuation":
-            scaled.append(out * (mean_log / torch.log(d.clamp(min=1) + 1)))
+            columns.append(mean_log / torch.log(degree.clamp(min=1) + 1))
         elif scaler == "linear":
-            scaled.append(out * (d / mean))
+            columns.append(degree / mean)
         elif scaler == "inverse_linear":
-            scaled.append(out * (mean / d.clamp(min=1)))
+            columns.append(mean / degree.clamp(min=1))
         else:
             raise invalid("scaler", "unknown", repr(scaler), f"one of {', '.join(SCALERS)}")
-    return torch.cat(scaled, dim=-1) if len(scaled) > 1 else scaled[0]
+    return torch.stack(columns, dim=1)
+
+
+def degree_scaled(x: Tensor, factors: Tensor) -> Tensor:
+    """Rows times each of their factors, side by side.
+
+    Parameters
+    ----------
+    x : Tensor [N, *, D]
+    factors : Tensor [N, S]
+
+    Returns
+    -------
+    Tensor [N, *, S * D]
+    """
+    table = factors.view(len(factors), *(1,) * (x.dim() - 2), factors.shape[1], 1)
+    return (x.unsqueeze(-2) * table).flatten(-2)
+
+
+def scaled_update(own: Tensor, x: Tensor, factors: Tensor, update: Projection) -> Tensor:
+    """A linear map of a node's own features beside its scaled rows.
+
+    Scaling rows commutes with the map, so the rows are not laid side by side scaled.
+
+    Parameters
+    ----------
+    own : Tensor [N, F]
+    x : Tensor [N, D]
+    factors : Tensor [N, S]
+    update : Projection
+        Weight [O, F + S D], of what ``torch.cat([own, degree_scaled(x, factors)], 1)`` gives.
+
+    Returns
+    -------
+    Tensor [N, O]
+    """
+    weight, (rows, scalers) = update.weight, factors.shape
+    width_out, width = weight.shape[0], own.shape[1]
+    stacked = weight[:, width:].reshape(width_out, scalers, -1).transpose(0, 1).flatten(0, 1)
+    mapped = torch.nn.functional.linear(x, stacked).view(rows, scalers, width_out)
+    out = torch.nn.functional.linear(own, weight[:, :width], update.bias)
+    return out + (mapped * factors.unsqueeze(-1)).sum(1)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from gnn_backend.graph import Graph
-from gnn_backend.layers.scaled_adjacency import (
-    ScaledAdjacency,
-    degree_factors,
-    maps_first,
-    scaled,
-)
+from gnn_backend.layers.linear_aggregation import aggregate_linear
+from gnn_backend.layers.normalization import degree_factors
+from gnn_backend.layers.scaled_adjacency import ScaledAdjacency
+from gnn_backend.ops.projected_attention import Projection
 
 
 def graph_conv(
@@ -53,13 +50,6 @@ def graph_conv(
     target = degree_factors(graph, "dst", -0.5, x.dtype) if norm == "both" else None
     adjacency = ScaledAdjacency(graph, edge_weight, source, target)
     reduce = "mean" if norm == "right" else "sum"
-    first = weight is not None and maps_first(x, *weight.shape)
-    h = torch.matmul(x, weight) if first and weight is not None else x
-    h = adjacency.neighbours(scaled(h, source), reduce)
-    if weight is None or first:
-        return scaled(h, target, bias)
-    h = scaled(h, target)
-    if bias is not None and h.dim() == 2:
-        return torch.addmm(bias, h, weight)
-    h = torch.matmul(h, weight)
-    return h if bias is None else h + bias
+    if weight is None:
+        return adjacency.times(x, bias, reduce=reduce)
+    return aggregate_linear(adjacency, x, Projection(weight.t(), bias), reduce=reduce)

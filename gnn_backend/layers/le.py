@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from gnn_backend.layers.linear_aggregation import aggregate_weighted
-from gnn_backend.layers.normalization import Weighted
+from gnn_backend.layers.normalization import degrees, weighted_degrees
+from gnn_backend.layers.scaled_adjacency import ScaledAdjacency
 
 
-def le(weighted: Weighted, a: Tensor, b: Tensor) -> Tensor:
+def le(adjacency: ScaledAdjacency, a: Tensor, b: Tensor) -> Tensor:
     r"""Sum of differences, :math:`y_i = \sum_{e = (j \to i)} w_e (a_j - b_i)`.
 
     Parameters
     ----------
-    weighted : Weighted
+    adjacency : ScaledAdjacency
+        Without factors.
     a : Tensor [num_src, D]
     b : Tensor [num_dst, D]
 
@@ -25,9 +26,9 @@ def le(weighted: Weighted, a: Tensor, b: Tensor) -> Tensor:
     -----
     ``b`` leaves the sum: it is multiplied once by the weighted in-degree of its node.
     """
-    graph, weight = weighted
+    graph, weight = adjacency.graph, adjacency.weight
     if weight is None:
-        degree = graph.by_dst.indptr.diff().to(a.dtype).unsqueeze(-1)
+        degree = degrees(graph, "dst").to(a.dtype)
     else:
-        degree = aggregate_weighted(weighted, a.new_ones(graph.num_src, 1))
-    return aggregate_weighted(weighted, a) - degree * b
+        degree = weighted_degrees(graph, weight, "dst")
+    return adjacency.neighbours(a) - degree.unsqueeze(-1) * b

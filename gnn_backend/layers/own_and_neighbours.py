@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from gnn_backend.layers.scaled_adjacency import ScaledAdjacency, degrees
+from gnn_backend.layers.normalization import degrees
+from gnn_backend.layers.scaled_adjacency import ScaledAdjacency
 from gnn_backend.ops.aggregation import aggregate
 from gnn_backend.ops.projected_attention import Projection
 

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear as apply_linear
 
-from gnn_backend.layers.scaled_adjacency import ScaledAdjacency, maps_first, scaled
+from gnn_backend.layers.linear_aggregation import maps_first
+from gnn_backend.layers.scaled_adjacency import ScaledAdjacency, scaled
 from gnn_backend.ops.projected_attention import Projection
 
 
@@ -42,6 +43,29 @@ def power_times(adjacency: ScaledAdjacency, x: Tensor, power: int) -> Tensor:
     return scaled(adjacency.neighbours(h), dst)
 
 
+def power_mapped(adjacency: ScaledAdjacency, x: Tensor, power: int, linear: Projection) -> Tensor:
+    """A power of the adjacency times a table, mapped linearly in the cheaper order.
+
+    Parameters
+    ----------
+    adjacency : ScaledAdjacency
+        Of as many sources as destinations.
+    x : Tensor [N, *, F]
+    power : int
+    linear : Projection
+        Weight [D, F] and bias [D].
+
+    Returns
+    -------
+    Tensor [N, *, D]
+    """
+    weight, bias = linear
+    if maps_first(adjacency, x, *weight.shape[::-1]):
+        out = power_times(adjacency, apply_linear(x, weight), power)
+        return out if bias is None else out + bias
+    return apply_linear(power_times(adjacency, x, power), weight, bias)
+
+
 def powers_mapped(
     adjacency: ScaledAdjacency, x: Tensor, order: int, weight: Tensor, bias: Tensor | None
 ) -> Tensor | None:
@@ -64,7 +88,7 @@ def powers_mapped(
     Tensor [N, *, D] or None
         None where mapping first does not pay; then :func:`powers` is to be mapped.
     """
-    if not maps_first(x, weight.shape[1] // (order + 1), weight.shape[0]):
+    if not maps_first(adjacency, x, weight.shape[1] // (order + 1), weight.shape[0]):
         return None
     terms = _terms(x, order + 1, weight, bias)
     out = terms[-1]
@@ -124,22 +148,31 @@ class Laplacian:
     ----------
     adjacency : ScaledAdjacency
         Normalised, with factors at both ends.
-    factor : Tensor [N]
+    factor : Tensor [N] or float
         Two over the largest eigenvalue of the node's graph.
+
+    Attributes
+    ----------
+    adjacency : ScaledAdjacency
+        With what the factor makes of its destinations' factors.
     """
 
-    def __init__(self, adjacency: ScaledAdjacency, factor: Tensor) -> None:
+    def __init__(self, adjacency: ScaledAdjacency, factor: Tensor | float) -> None:
         assert adjacency.dst is not None
-        self._adjacency = adjacency._replace(dst=-factor * adjacency.dst)
+        self.adjacency = adjacency._replace(dst=-factor * adjacency.dst)
         self._diagonal = factor - 1
 
     def times(self, x: Tensor, added: Tensor | None = None, by: float = 1.0) -> Tensor:
         """The product with a table, times a number, plus something."""
-        adjacency, diagonal = self._adjacency, self._diagonal
+        adjacency, diagonal = self.adjacency, self._diagonal
         if by != 1.0:
             assert adjacency.dst is not None
             adjacency, diagonal = adjacency._replace(dst=by * adjacency.dst), by * diagonal
-        return adjacency.times(x, scaled(x, diagonal, added))
+        if isinstance(diagonal, Tensor):
+            return adjacency.times(x, scaled(x, diagonal, added))
+        if diagonal != 0.0:
+            added = diagonal * x if added is None else torch.add(added, x, alpha=diagonal)
+        return adjacency.times(x, added)
 
 
 def chebyshev_mapped(
@@ -163,7 +196,8 @@ def chebyshev_mapped(
     Tensor [N, D] or None
         None where mapping first does not pay; then :func:`chebyshev` is to be mapped.
     """
-    if terms < 2 or not maps_first(x, linear.weight.shape[1] // terms, linear.weight.shape[0]):
+    width_out, width_in = linear.weight.shape
+    if terms < 2 or not maps_first(laplacian.adjacency, x, width_in // terms, width_out):
         return None
     first, *rest = _terms(x, terms, linear.weight, linear.bias)
     later: Tensor | None = None

@@ -12,9 +12,7 @@ import torch
 from torch import Tensor
 
 from gnn_backend.graph import Graph
-from gnn_backend.graph.graph import Direction
 from gnn_backend.ops.aggregation import aggregate
-from gnn_backend.ops.edge_dot import edge_dot
 
 
 class ScaledAdjacency(NamedTuple):
@@ -24,7 +22,7 @@ class ScaledAdjacency(NamedTuple):
     ----------
     graph : Graph
     weight : Tensor [E] or None
-        In the caller's edge order; None: all are 1.
+        In the edge order of ``graph``; None: all are 1.
     src, dst : Tensor [num_src], [num_dst] or None
         Factors of the nodes at both ends; None: all are 1.
     """
@@ -47,6 +45,11 @@ class ScaledAdjacency(NamedTuple):
         Returns
         -------
         Tensor [num_dst, *]
+
+        Raises
+        ------
+        InvalidArgument
+            Shapes, dtypes or devices do not fit the graph.
         """
         message = "copy" if self.weight is None else "mul"
         out: Tensor = aggregate(
@@ -54,7 +57,7 @@ class ScaledAdjacency(NamedTuple):
         )
         return out
 
-    def times(self, x: Tensor, added: Tensor | None = None) -> Tensor:
+    def times(self, x: Tensor, added: Tensor | None = None, *, reduce: str = "sum") -> Tensor:
         """The product with a table of the sources.
 
         Parameters
@@ -62,12 +65,14 @@ class ScaledAdjacency(NamedTuple):
         x : Tensor [num_src, *]
         added : Tensor, optional
             What is added, of a shape that broadcasts.
+        reduce : {"sum", "mean"}
+            A mean divides by the number of edges, too.
 
         Returns
         -------
         Tensor [num_dst, *]
         """
-        return scaled(self.neighbours(scaled(x, self.src)), self.dst, added)
+        return scaled(self.neighbours(scaled(x, self.src), reduce), self.dst, added)
 
 
 def scaled(x: Tensor, factors: Tensor | None, added: Tensor | None = None) -> Tensor:
@@ -87,133 +92,31 @@ def scaled(x: Tensor, factors: Tensor | None, added: Tensor | None = None) -> Te
     return x * column if added is None else torch.addcmul(added, x, column)
 
 
-def degree_factors(graph: Graph, end: Direction, power: float, dtype: torch.dtype) -> Tensor:
-    """In-degrees (``"dst"``) or out-degrees (``"src"``) to a power; kept with the graph.
+def streamed(graph: Graph, weight: Tensor) -> ScaledAdjacency:
+    """Put weights in the order in which destinations read them.
 
     Parameters
     ----------
     graph : Graph
-    end : {"dst", "src"}
-    power : float
-        Of the degree, where 0 counts as 1.
-    dtype : torch.dtype
-        Of the result; computed in float32 at least.
+    weight : Tensor [E]
+        In the edge order of ``graph``.
 
     Returns
     -------
-    Tensor [num_dst] or [num_src]
+    ScaledAdjacency
+        On a graph of the same edges that are numbered in ``by_dst`` order, so that a kernel reads
+        its weights one after the other.
     """
-    key = ("degree factors", end, power, dtype)
-    found = graph.plans.get(key)
+    ids = graph.by_dst.edge_ids
+    if ids is None:
+        return ScaledAdjacency(graph, weight)
+    return ScaledAdjacency(_numbered(graph), weight[ids.long()])
+
+
+def _numbered(graph: Graph) -> Graph:
+    """The same edges numbered in ``by_dst`` order; kept with the graph."""
+    found = graph.plans.get("by_dst order")
     if found is None:
-        # Tensors born in inference mode could not take part in a later training step.
-        with torch.inference_mode(False), torch.no_grad():
-            wide = torch.promote_types(dtype, torch.float32)
-            factors = degrees(graph, end).clamp(min=1).to(wide).pow(power)
-        found = graph.plans[key] = factors.to(dtype)
+        csr = graph.by_dst
+        found = graph.plans["by_dst order"] = Graph.from_csr(csr.indptr, csr.indices, graph.num_src)
     return found  # type: ignore[no-any-return]
-
-
-def degrees(graph: Graph, end: Direction) -> Tensor:
-    """In-degrees (``"dst"``) or out-degrees (``"src"``), integer; kept with the graph."""
-    found = graph.plans.get(("degrees of", end))
-    if found is None:
-        with torch.inference_mode(False):
-            if end == "dst":
-                found = graph.by_dst.indptr.diff()
-            else:  # counted: inference does not need the transposed adjacency
-                indices = graph.by_dst.indices
-                found = torch.zeros(graph.num_src, dtype=torch.int64, device=graph.device)
-                found.index_add_(0, indices, found.new_ones(1).expand(indices.numel()))
-        graph.plans["degrees of", end] = found
-    return found  # type: ignore[no-any-return]
-
-
-def weight_factors(
-    graph: Graph, weight: Tensor, end: Direction, power: float, eps: float = 0.0
-) -> Tensor:
-    """Sums of the edges' weights at each node, plus ``eps``, to a power; with gradients.
-
-    Parameters
-    ----------
-    graph : Graph
-    weight : Tensor [E]
-        In the caller's edge order.
-    end : {"dst", "src"}
-        Where edges are summed.
-    power, eps : float
-
-    Returns
-    -------
-    Tensor [num_dst] or [num_src]
-        1 at nodes without edges, so that 0 to a negative power spoils no gradient.
-    """
-    towards = graph if end == "dst" else graph.reversed()
-    ones = weight.new_ones(towards.num_src, 1)
-    total: Tensor = aggregate(towards, ones, "sum", edge=weight, message="mul")
-    total = total.squeeze(-1) + eps
-    return total.masked_fill(degrees(graph, end) == 0, 1.0).pow(power)
-
-
-def edge_weights(graph: Graph, weight: Tensor, src: Tensor | None, dst: Tensor) -> Tensor:
-    """Weights of edges times the factors of both ends, for those who want them edge by edge.
-
-    Parameters
-    ----------
-    graph : Graph
-    weight : Tensor [E]
-        In the caller's edge order.
-    src : Tensor [num_src] or None
-    dst : Tensor [num_dst]
-
-    Returns
-    -------
-    Tensor [E]
-    """
-    src = dst.new_ones(graph.num_src) if src is None else src
-    return weight * edge_dot(graph, src.view(-1, 1, 1), dst.view(-1, 1, 1)).squeeze(-1)
-
-
-def symmetric(graph: Graph, dtype: torch.dtype, *, source: Direction = "src") -> ScaledAdjacency:
-    r"""The adjacency :math:`D^{-1/2} A D^{-1/2}`.
-
-    Parameters
-    ----------
-    graph : Graph
-    dtype : torch.dtype
-    source : {"src", "dst"}
-        Whether sources count their out-edges or, where they are the destinations too, in-edges.
-    """
-    return ScaledAdjacency(
-        graph,
-        src=degree_factors(graph, source, -0.5, dtype),
-        dst=degree_factors(graph, "dst", -0.5, dtype),
-    )
-
-
-def symmetric_by_weight(graph: Graph, weight: Tensor) -> ScaledAdjacency:
-    """The weighted adjacency, in which weighted degrees normalise both ends.
-
-    Parameters
-    ----------
-    graph : Graph
-    weight : Tensor [E]
-        Positive, in the caller's edge order; gets a gradient through the degrees, too.
-    """
-    return ScaledAdjacency(
-        graph,
-        weight,
-        weight_factors(graph, weight, "src", -0.5),
-        weight_factors(graph, weight, "dst", -0.5),
-    )
-
-
-def maps_first(x: Tensor, width_in: int, width_out: int) -> bool:
-    """Whether a linear map costs less before an aggregation of ``x`` than behind it.
-
-    What is mapped first is aggregated in backward as well; ``x`` itself only if it wants a
-    gradient, as the features of a first layer do not.
-    """
-    if not torch.is_grad_enabled():
-        return width_out < width_in
-    return 2 * width_out < width_in * (1 + x.requires_grad)

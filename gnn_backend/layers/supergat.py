@@ -2,69 +2,98 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from gnn_backend.graph import Graph
-from gnn_backend.layers.combination import combine
-from gnn_backend.ops.attention import gat_attention
+from gnn_backend.ops.attention_forms import FORMS
 from gnn_backend.ops.edge_dot import edge_dot
 from gnn_backend.ops.heads import Heads
+from gnn_backend.ops.projected_attention import Projection, projected_attention
 
 
 def supergat(
     graph: Graph,
-    x: Tensor,
+    features: Tensor,
+    projection: Projection | None,
     att_src: Tensor | None,
     att_dst: Tensor | None,
     *,
+    num_heads: int,
     negative_slope: float = 0.2,
     dropout_p: float = 0.0,
     heads: Heads = "keep",
     bias: Tensor | None = None,
 ) -> Tensor:
-    """Apply SuperGAT to projected node features.
+    """Apply SuperGAT to node features, as one autograd node that keeps nothing edge-wise.
 
-    For every destination ``i`` and head ``h``, over the in-edges ``j -> i``, with
-    ``p = <x[i, h], x[j, h]>``::
+    For every destination ``i`` and head ``h``, over the in-edges ``j -> i``, with projected
+    features ``x`` and ``p = <x[i, h], x[j, h]>``::
 
         score = (<att_src[h], x[j, h]> + <att_dst[h], x[i, h]>) * sigmoid(p)      "MX"
         score = p / sqrt(D)                                    "SD", without att_src, att_dst
         out[i, h] = sum_j softmax_j(leaky_relu(score)) * x[j, h]
 
-    Scores [E, H] are written, and nothing wider.
-
     Parameters
     ----------
     graph : Graph
         As many sources as destinations.
-    x : Tensor [N, H, D]
+    features : Tensor [N, F]
+    projection : Projection or None
+        None: the features are projected already, [N, H * D].
     att_src, att_dst : Tensor [H, D] or [1, H, D] or None
+    num_heads : int
     negative_slope : float
     dropout_p : float
         Probability that a weight is dropped.
     heads : {"keep", "concat", "mean"}
         Shape of the result: [N, H, D], [N, H * D] or [N, D].
-    bias : Tensor, optional
+    bias : Tensor [columns of the result], optional
+
+    Returns
+    -------
+    Tensor
+        In the dtype that all tensors must have in common.
+
+    Raises
+    ------
+    InvalidArgument
+        Shapes, dtypes or devices that do not fit each other or the graph.
+    Unsupported
+        No fused kernel takes these operands; the exception carries the reason code.
+    """
+    width = features.shape[1] if projection is None else projection.weight.shape[0]
+    params: tuple[Tensor, ...] = ()
+    form, scale = FORMS["supergat scaled"], (width // num_heads) ** -0.5
+    if att_src is not None and att_dst is not None:
+        form, params, scale = FORMS["supergat"], (att_src, att_dst), 0.0
+    return projected_attention(
+        form, graph, features, projection, params,
+        {"negative_slope": negative_slope, "scale": scale},
+        num_heads=num_heads, heads=heads, bias=bias, dropout_p=dropout_p,
+    )  # fmt: skip
+
+
+def edge_logits(graph: Graph, x: Tensor, *, scaled: bool) -> Tensor:
+    """What SuperGAT's loss takes for the logit that a pair of nodes is an edge.
+
+    Parameters
+    ----------
+    graph : Graph
+        The pairs, as its edges.
+    x : Tensor [N, H, D]
+        Projected features.
+    scaled : bool
+        Divide by the root of D, as "SD" does.
+
+    Returns
+    -------
+    Tensor [E, H]
+        Dot products of both ends, in the order that the pairs were given in.
 
     Raises
     ------
     InvalidArgument
         Shapes or devices that do not fit the graph.
-    Unsupported
-        No fused kernel takes these operands; the exception carries the reason code.
     """
-    score = edge_dot(graph, x, x)
-    if att_src is None or att_dst is None:
-        score = score * x.shape[2] ** -0.5
-    else:
-        el, er = (x * att_src).sum(-1), (x * att_dst).sum(-1)
-        one = torch.ones_like(el)
-        sums = edge_dot(graph, torch.stack([el, one], -1), torch.stack([one, er], -1))
-        score = sums * score.sigmoid()
-    none = x.new_zeros(x.shape[:2])
-    out = gat_attention(
-        graph, x, none, none, negative_slope=negative_slope, edge_logit=score.to(x.dtype),
-        dropout_p=dropout_p,
-    )  # fmt: skip
-    return combine(out, heads=heads, bias=bias)
+    logits = edge_dot(graph, x, x)
+    return logits / x.shape[2] ** 0.5 if scaled else logits

@@ -184,6 +184,68 @@ def gat_attention(
     return _attend("gat", graph, operands, scalars, dropout_p, aggregate, return_attention)
 
 
+def supergat_attention(
+    graph: Graph,
+    x_src: Tensor,
+    el: Tensor,
+    x_dst: Tensor,
+    er: Tensor,
+    *,
+    negative_slope: float = 0.2,
+    scale: float = 0.0,
+    dropout_p: float = 0.0,
+    return_attention: bool = False,
+) -> Any:
+    r"""SuperGAT attention (Kim and Oh, "How to find your friendly neighborhood").
+
+    .. math::
+        \ell_{e,h} = \mathrm{LeakyReLU}(s \, p + (el_{j,h} + er_{i,h}) \, \sigma(p)), \qquad
+        p = \langle x^{src}_{j,h}, x^{dst}_{i,h} \rangle, \qquad v = x^{src}
+
+    Their "MX" is s = 0; "SD" is :math:`s = 1 / \sqrt{D}` with scores of 0.
+
+    Parameters
+    ----------
+    graph : Graph
+        Edges source j -> destination i.
+    x_src : Tensor [num_src, H, D]
+        Source features, which are the values as well.
+    el : Tensor [num_src, H]
+    x_dst : Tensor [num_dst, H, D]
+    er : Tensor [num_dst, H]
+        Shares of the two ends in the logit.
+    negative_slope : float
+        Slope of the leaky-relu below 0 (its derivative at 0 is the slope, as in torch).
+    scale : float
+        s.
+    dropout_p : float
+        Probability that a weight is dropped.
+    return_attention : bool
+        Return the weights w as well.
+
+    Returns
+    -------
+    out : Tensor [num_dst, H, D]
+    attention : Tensor [E, H]
+        If asked for; then the result is a tuple.
+
+    Raises
+    ------
+    InvalidArgument
+        Shapes, dtypes or devices do not fit each other or the graph.
+    Unsupported
+        No kernel for this dtype, device or head dimension; ``reason`` says which.
+    """
+    operands = {"x_src": x_src, "el": el, "x_dst": x_dst, "er": er}
+    src, dst, _ = _sizes(graph)
+    shapes = {"x_src": (*src, "D"), "el": src, "x_dst": (*dst, "D"), "er": dst}
+    check_operands(graph, operands, shapes, "x_src")
+    check_number("negative_slope", negative_slope)
+    check_number("scale", scale)
+    scalars = {"negative_slope": float(negative_slope), "scale": float(scale)}
+    return _attend("supergat", graph, operands, scalars, dropout_p, False, return_attention)
+
+
 def dot_attention(
     graph: Graph,
     q_dst: Tensor,
@@ -313,4 +375,5 @@ __all__ = [
     "kernel_ready",
     "refuse_batch",
     "softmax_attention",
+    "supergat_attention",
 ]

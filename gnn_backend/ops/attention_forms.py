@@ -226,8 +226,9 @@ def scores(table: Tensor, att: Tensor) -> Tensor:
     Tensor [N, H]
     """
     rows = table.shape[0]
-    step = max(1, _CHUNK // max(1, att.numel())) if table.is_cpu else rows
-    if rows <= step:
+    step = max(1, _CHUNK // max(1, att.numel()))
+    # Autograd would fill a gradient of the whole table for each chunk.
+    if rows <= step or not table.is_cpu or torch.is_grad_enabled():
         return (table * att).sum(-1)
     parts = [(table[at : at + step] * att).sum(-1) for at in range(0, rows, step)]
     return torch.cat(parts)
@@ -241,34 +242,34 @@ def _score_gradients(
     The product of all pairs of heads reads the table once, in place of products [N, H, D].
     """
     heads, dim = params[0].shape[-2:]
-    pairs = torch.mm(gradient.t(), table.flatten(1)).view(len(params), heads, heads, dim)
+    # Few long rows: as a transposed view they take ten times as long on a CPU.
+    columns = gradient.t().contiguous()
+    pairs = torch.mm(columns, table.flatten(1)).view(len(params), heads, heads, dim)
     own = pairs.diagonal(dim1=1, dim2=2).transpose(1, 2)
     return tuple(part.reshape(att.shape) for part, att in zip(own, params, strict=True))
 
 
-class AGNN(Form):
-    """Cosines of the rows as they are, scaled by the parameter [1]; of shared ends only."""
+class SuperGAT(GAT):
+    """The rows of both ends, and each end's score a head; without parameters the scores are 0."""
 
-    functor = FUNCTORS["dot"]
-    params = 1
+    functor = FUNCTORS["supergat"]
 
-    def param_shapes(self, heads: int, dim: int) -> tuple[tuple[int, ...], ...]:
-        return ((1,),)
+    def __init__(self, params: int) -> None:
+        self.params = params
 
     def derived(self, ends: Ends, params: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Rows of length 1, as many of them times the parameter as queries, and their lengths."""
-        sizes = torch.linalg.vector_norm(ends.src, dim=-1, keepdim=True).clamp_min(_LEAST_LENGTH)
-        key = torch.div(ends.src, sizes, out=_target(ends.src))
-        query = torch.mul(first(key, ends.dst.shape[0]), params[0], out=_target(ends.dst))
-        return key, query, sizes
+        if params:
+            return super().derived(ends, params)
+        return ends.src.new_zeros(ends.src.shape[:2]), ends.dst.new_zeros(ends.dst.shape[:2])
 
     def operands(
         self, ends: Ends, params: tuple[Tensor, ...], derived: tuple[Tensor, ...]
     ) -> dict[str, Tensor]:
-        return {"q_dst": derived[1], "k_src": derived[0], "v_src": ends.src}
+        return super().operands(ends, params, derived) | {"x_dst": ends.dst}
 
     def wanted(self, asked: Asked) -> frozenset[str]:
-        return named(q_dst=asked.src or asked.params[0], k_src=asked.src, v_src=asked.src)
+        rows = named(x_src=asked.src, x_dst=asked.dst)
+        return rows | super().wanted(asked) if self.params else rows
 
     def gradients(
         self,
@@ -278,21 +279,68 @@ class AGNN(Form):
         derived: tuple[Tensor, ...],
         asked: Asked,
     ) -> Gradients:
-        key, _, sizes = derived
-        of_query, of_src = found["q_dst"], None
-        if asked.src:
-            of_key = found["k_src"]
-            first(of_key, of_query.shape[0]).addcmul_(of_query, params[0])
-            # What changes a row's length alone does not change its direction; the length of one
-            # that is 0 counts as a constant.
-            along = (key * of_key).sum(-1, keepdim=True)
-            along.masked_fill_(sizes <= _LEAST_LENGTH, 0.0)
-            of_key.addcmul_(key, along, value=-1.0).div_(sizes)
-            of_src = found["v_src"].add_(of_key)
-        of_beta = None
-        if asked.params[0]:
-            of_beta = of_query.mul_(first(key, of_query.shape[0])).sum().view(1)
-        return Gradients(of_src, None, (of_beta,))
+        of_src, of_dst = merged(found.get("x_src"), found.get("x_dst"), ends)
+        if not params:
+            return Gradients(of_src, of_dst, ())
+        scored = super().gradients(found, ends, params, derived, asked)
+        if scored.dst is not None and of_dst is not None:
+            of_dst.add_(scored.dst)
+        return scored._replace(dst=of_dst)
+
+
+class AGNN(Form):
+    """Cosines of the rows as they are, scaled by the parameter [1]; of shared ends only.
+
+    Keys are the rows themselves: their inverse lengths are factors of the logits, so that an edge
+    reads one row, which is the value as well.
+    """
+
+    functor = FUNCTORS["scaled_dot"]
+    params = 1
+
+    def param_shapes(self, heads: int, dim: int) -> tuple[tuple[int, ...], ...]:
+        return ((1,),)
+
+    def derived(self, ends: Ends, params: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Queries, inverse lengths [N, H] and, as the functor has them, shares that are 0."""
+        lengths = torch.linalg.vector_norm(ends.src, dim=-1).clamp_min(_LEAST_LENGTH)
+        inverse = lengths.reciprocal()
+        own = first(inverse, ends.dst.shape[0])
+        factor = (own * params[0]).unsqueeze(-1)
+        query = torch.mul(ends.dst, factor, out=_target(ends.dst))
+        return query, inverse, own.new_zeros(own.shape)
+
+    def operands(
+        self, ends: Ends, params: tuple[Tensor, ...], derived: tuple[Tensor, ...]
+    ) -> dict[str, Tensor]:
+        return {"x_src": ends.src, "el": derived[1], "q_dst": derived[0], "er": derived[2]}
+
+    def wanted(self, asked: Asked) -> frozenset[str]:
+        query = asked.src or asked.params[0]
+        return named(q_dst=query, x_src=asked.src, el=asked.src)
+
+    def gradients(
+        self,
+        found: Mapping[str, Tensor],
+        ends: Ends,
+        params: tuple[Tensor, ...],
+        derived: tuple[Tensor, ...],
+        asked: Asked,
+    ) -> Gradients:
+        inverse, of_query = derived[1], found["q_dst"]
+        own = first(inverse, of_query.shape[0])
+        wide = torch.promote_types(own.dtype, torch.float32)
+        along = (of_query.to(wide) * ends.dst).sum(-1)
+        of_beta = (along * own).sum().view(1).to(own.dtype) if asked.params[0] else None
+        if not asked.src:
+            return Gradients(None, None, (of_beta,))
+        of_src, of_inverse = found["x_src"], found["el"]
+        first(of_src, own.shape[0]).addcmul_(of_query, (own * params[0]).unsqueeze(-1))
+        # The inverse length r changes by -r^3 x; one of a length below the least is a constant.
+        first(of_inverse, own.shape[0]).addcmul_(along.to(own.dtype), params[0])
+        of_inverse.masked_fill_(inverse >= 1.0 / _LEAST_LENGTH, 0.0)
+        of_inverse.mul_(inverse**3).unsqueeze_(-1)
+        return Gradients(of_src.addcmul_(ends.src, of_inverse, value=-1.0), None, (of_beta,))
 
 
 def _target(table: Tensor) -> Tensor | None:
@@ -300,4 +348,11 @@ def _target(table: Tensor) -> Tensor | None:
     return fresh_like(table) if table.is_cpu and not torch.is_grad_enabled() else None
 
 
-FORMS: dict[str, Form] = {"gatv2": GATv2(), "gat": GAT(), "dot": Dot(), "agnn": AGNN()}
+FORMS: dict[str, Form] = {
+    "gatv2": GATv2(),
+    "gat": GAT(),
+    "dot": Dot(),
+    "agnn": AGNN(),
+    "supergat": SuperGAT(2),
+    "supergat scaled": SuperGAT(0),
+}

@@ -12,8 +12,10 @@ from gnn_backend.graph import Graph
 from gnn_backend.graph.build import expand_rows
 from gnn_backend.ops.attention_checks import check_operands
 from gnn_backend.ops.edgewise import gsddmm
+from gnn_backend.ops.functors import FUNCTORS
 from gnn_backend.ops.softmax_attention import refuse_batch
 from gnn_backend.ops.spmm import gspmm
+from gnn_backend.runtime.launch import numba_edges
 
 _CHUNK = 1 << 22  # numbers gathered at a time where there is no kernel
 
@@ -32,9 +34,9 @@ def edge_dot(graph: Graph, x_src: Tensor, x_dst: Tensor) -> Tensor:
     Returns
     -------
     Tensor [E, H]
-        In the caller's edge order and the operands' dtype. On CUDA its gradients are those of
-        our sparse kernels; on the CPU torch answers, some edges at a time. Both write no
-        [E, H, D].
+        In the caller's edge order and the operands' dtype. Neither it nor its gradients write
+        [E, H, D], and equal inputs give equal bits; where there is no kernel torch answers, some
+        edges at a time.
 
     Raises
     ------
@@ -45,24 +47,31 @@ def edge_dot(graph: Graph, x_src: Tensor, x_dst: Tensor) -> Tensor:
         raise invalid("graph", "not a graph", type(graph).__name__, "a gnn_backend.graph.Graph")
     shapes = {"x_src": (graph.num_src, "H", "D"), "x_dst": (graph.num_dst, "H", "D")}
     check_operands(graph, {"x_src": x_src, "x_dst": x_dst}, shapes, "x_src")
-    return _EdgeDot.apply(graph, x_src, x_dst)  # type: ignore[no-any-return]
+    return _EdgeDot.apply(graph, x_src is x_dst, x_src, x_dst)  # type: ignore[no-any-return]
 
 
 class _EdgeDot(torch.autograd.Function):
+    """``shared``: both ends are one table, whose gradients are added up before that."""
+
     @staticmethod
-    def forward(ctx: Any, graph: Graph, x_src: Tensor, x_dst: Tensor) -> Tensor:
-        ctx.graph = graph
+    def forward(ctx: Any, graph: Graph, shared: bool, x_src: Tensor, x_dst: Tensor) -> Tensor:
+        ctx.graph, ctx.shared = graph, shared
         ctx.save_for_backward(x_src, x_dst)
         return _dots(graph, x_src, x_dst)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor | None, Tensor | None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, None, Tensor | None, Tensor | None]:
         refuse_batch(grad)
         x_src, x_dst = ctx.saved_tensors
-        _, of_src, of_dst = ctx.needs_input_grad
+        *_, of_src, of_dst = ctx.needs_input_grad
         if torch.is_grad_enabled():  # create_graph=True
-            return None, *_WeightedSums.apply(ctx.graph, grad, x_src, x_dst)
+            return None, None, *_WeightedSums.apply(ctx.graph, grad, x_src, x_dst)
+        if ctx.shared:
+            total = _weighted_sum(ctx.graph, grad, x_dst, reverse=True)
+            total += _weighted_sum(ctx.graph, grad, x_src, reverse=False)
+            return None, None, total, None
         return (
+            None,
             None,
             _weighted_sum(ctx.graph, grad, x_dst, reverse=True) if of_src else None,
             _weighted_sum(ctx.graph, grad, x_src, reverse=False) if of_dst else None,
@@ -98,6 +107,9 @@ class _WeightedSums(torch.autograd.Function):
 
 def _dots(graph: Graph, x_src: Tensor, x_dst: Tensor) -> Tensor:
     try:
+        engine = numba_edges(x_src.device, x_src.dtype)
+        if engine is not None:
+            return engine.edge_dots(FUNCTORS["dot"], graph, x_src, x_dst)
         return gsddmm(graph, "dot", x_src, x_dst, "u", "v").squeeze(-1)
     except Unsupported:
         out = x_src.new_empty(graph.num_edges, x_src.shape[1])
@@ -109,6 +121,9 @@ def _dots(graph: Graph, x_src: Tensor, x_dst: Tensor) -> Tensor:
 def _weighted_sum(graph: Graph, weights: Tensor, table: Tensor, *, reverse: bool) -> Tensor:
     """Sum of the far ends' rows times the weights of the edges, at each source if reversed."""
     try:
+        engine = numba_edges(table.device, table.dtype)
+        if engine is not None:
+            return engine.weighted_sums(graph, weights, table, reverse=reverse)
         weights = weights.contiguous().unsqueeze(-1)
         return gspmm(graph, "mul", "sum", table, weights, reverse=reverse)[0]
     except Unsupported:

@@ -86,6 +86,22 @@ def _gat(edges: Edges, operands: Mapping[str, Tensor], scalars: Mapping[str, flo
     return leaky_relu(logits, scalars["negative_slope"])
 
 
+def _supergat(edges: Edges, operands: Mapping[str, Tensor], scalars: Mapping[str, float]) -> Tensor:
+    product = (operands["x_src"][edges.src] * operands["x_dst"][edges.dst]).sum(-1)
+    ends = operands["el"][edges.src] + operands["er"][edges.dst]
+    logits = ends * product.sigmoid()
+    if scalars["scale"]:  # 0 times an infinite product would be NaN
+        logits = logits + scalars["scale"] * product
+    return leaky_relu(logits, scalars["negative_slope"])
+
+
+def _scaled_dot(
+    edges: Edges, operands: Mapping[str, Tensor], scalars: Mapping[str, float]
+) -> Tensor:
+    product = (operands["x_src"][edges.src] * operands["q_dst"][edges.dst]).sum(-1)
+    return (operands["el"][edges.src] + operands["er"][edges.dst]) * product
+
+
 def _dot(edges: Edges, operands: Mapping[str, Tensor], scalars: Mapping[str, float]) -> Tensor:
     logits = (operands["q_dst"][edges.dst] * operands["k_src"][edges.src]).sum(-1)
     if "edge_query" in operands:
@@ -122,6 +138,28 @@ FUNCTORS: dict[str, Functor] = {
             cuda_header="functors/gat.cuh",
             cuda_type="GAT",
             edge=("edge_logit", "edge_features"),
+        ),
+        Functor(
+            name="supergat",
+            src=("x_src", "el"),
+            dst=("x_dst", "er"),
+            params=(),
+            scalars=("negative_slope", "scale"),
+            value="x_src",
+            score=_supergat,
+            cuda_header="functors/supergat.cuh",
+            cuda_type="SuperGAT",
+        ),
+        Functor(
+            name="scaled_dot",
+            src=("x_src", "el"),
+            dst=("q_dst", "er"),
+            params=(),
+            scalars=(),
+            value="x_src",
+            score=_scaled_dot,
+            cuda_header="functors/scaled_dot.cuh",
+            cuda_type="ScaledDot",
         ),
         Functor(
             name="dot",

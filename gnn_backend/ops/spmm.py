@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from gnn_backend.graph import Graph
+from gnn_backend.ops.attention import kernel_ready
 from gnn_backend.ops.broadcast import broadcast
 from gnn_backend.ops.operands import (
     as_operands,
+    check_row_bytes,
     check_same_dtype,
     check_table,
     choice,
     ready,
+    row_bytes,
     trailing,
 )
+from gnn_backend.runtime.aggregation import Message
+from gnn_backend.runtime.device import DeviceEngine
 from gnn_backend.runtime.launch import sparse_engine
+from gnn_backend.runtime.sparse import linear_aggregation
 from gnn_backend.runtime.sparse.rows import rows_of
-from gnn_backend.runtime.sparse.spmm import Plan, Result
+from gnn_backend.runtime.sparse.spmm import Operand, Plan, Result
 
 OPERATORS = ("add", "sub", "mul", "div", "copy_lhs", "copy_rhs")
 REDUCTIONS = ("sum", "mean", "max", "min")
@@ -87,6 +95,8 @@ def gspmm(
     first = left if left is not None else right
     assert first is not None
     engine = sparse_engine(first.device, first.dtype)
+    if left is not None and _is_linear(op, reduce, left, right) and graph.num_edges:
+        return _summed(engine, graph, reduce, left, right, reverse), None, None
     arguments = arguments and reduce in ("max", "min")
     tails = (trailing(left), trailing(right))
     key = ("spmm", op, reduce, reverse, arguments, first.dtype, *tails)
@@ -101,6 +111,27 @@ def gspmm(
     out, source, edge = result
     source = None if source is None else source.view(shape)
     return out.view(shape), source, None if edge is None else edge.view(shape)
+
+
+def _is_linear(op: str, reduce: str, left: Tensor, right: Tensor | None) -> bool:
+    """Whether it is a sum or mean of rows, or of rows times one weight an edge."""
+    if reduce not in ("sum", "mean") or not left.numel():
+        return False
+    alone = right is not None and math.prod(right.shape[1:]) == 1 and right.dim() <= left.dim()
+    return op == "copy_lhs" or (op == "mul" and alone)
+
+
+def _summed(
+    engine: DeviceEngine, graph: Graph, reduce: str, left: Tensor, right: Tensor | None,
+    reverse: bool,
+) -> Tensor:  # fmt: skip
+    """The same by the path that is chosen for such sums."""
+    table = kernel_ready(left).view(left.shape[0], 1, -1)
+    check_row_bytes(Operand("row", row_bytes(left)))
+    edge = None if right is None else kernel_ready(right).view(-1)
+    message = Message("copy" if edge is None else "mul", table, edge)
+    out = linear_aggregation.reduced(engine, graph, "src" if reverse else "dst", reduce, message)
+    return out.view(-1, *left.shape[1:])
 
 
 def _plan(

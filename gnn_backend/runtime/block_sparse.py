@@ -46,6 +46,14 @@ class Gradients(NamedTuple):
     edge_bias: Tensor | None = None
 
 
+def allows_tf32() -> bool:
+    """Whether torch multiplies matrices of float32 as tf32, by whichever of its switches."""
+    matmul = torch.backends.cuda.matmul
+    # The older switch raises once the newer one was used; before 2.9 there is no newer one.
+    precision = getattr(matmul, "fp32_precision", None)
+    return bool(matmul.allow_tf32) if precision is None else precision == "tf32"
+
+
 def cannot(dtype: torch.dtype, heads: int, dim: int) -> str | None:
     """Why there are no kernels for ``heads`` heads of ``dim`` values; None if there are.
 
@@ -53,7 +61,7 @@ def cannot(dtype: torch.dtype, heads: int, dim: int) -> str | None:
     """
     if dtype not in DTYPE_NAMES:
         return f"{dtype} has no product on tensor cores"
-    if dtype == torch.float32 and not torch.backends.cuda.matmul.allow_tf32:
+    if dtype == torch.float32 and not allows_tf32():
         return "float32 would be rounded to tf32, which torch.backends.cuda.matmul does not allow"
     if dim not in DIMS:
         return f"head dimension {dim} is not a multiple of 16 from 16 to 128"
@@ -131,7 +139,7 @@ def backward(
     return Gradients(dq if "q" in needs else None, dk, dv, db)
 
 
-def _tile_values(graph: Graph, direction: Direction, values: Tensor) -> Tensor:
+def tile_values(graph: Graph, direction: Direction, values: Tensor) -> Tensor:
     """Spread values of edges [E, H] over the entries of the tiles: float32 [H, T * 256]."""
     csr, blocks = graph.ordered_rows(direction), graph.block_sparse(direction)
     values = values.float()
@@ -240,7 +248,7 @@ class _Call:
         partial_stats = self.floats(*shape, 2) if softmax else None
         # Copies of operands must outlive the launch.
         held = [None if t is None else _aligned(t) for t in (*tables, *gathered)]
-        bias = None if self.bias is None else _tile_values(self.graph, direction, self.bias)
+        bias = None if self.bias is None else tile_values(self.graph, direction, self.bias)
         args = BLOCK_ARGS.pack(
             splits.tasks.data_ptr(),
             splits.num_tasks,
@@ -304,26 +312,7 @@ class _Call:
         lse: Tensor | None,
     ) -> None:
         """Merge the partials of split windows into a result."""
-        splits = blocks.splits
-        heavy = splits.heavy_rows.numel()
-        args = MERGE_ARGS.pack(
-            splits.heavy_rows.data_ptr(),
-            splits.heavy_ptr.data_ptr(),
-            heavy,
-            blocks.occupied.data_ptr(),
-            blocks.num_rows,
-            self.heads,
-            self.dim,
-            partial.data_ptr(),
-            out.data_ptr(),
-            _address(partial_stats),
-            _address(lse),
-        )
-        unit = block_merge_unit(self.dtype)
-        kind = "sum" if lse is None else "softmax"
-        tiles = -(-TILE * self.heads * self.dim // _MERGE_COLUMNS)
-        grid = (-(-heavy // _MERGE_ROWS), min(MAX_GRID_Y, tiles))
-        self.engine.launch(unit, f"{unit.name}_{kind}", grid, MERGE_BLOCK, args)
+        merge_windows(self.engine, blocks, partial, out, partial_stats, lse)
 
     def _launch(self, which: str, blocks: int, args: bytes) -> None:
         name = f"{self.unit.name}_{which}"
@@ -332,6 +321,40 @@ class _Call:
     def floats(self, *shape: int) -> Tensor:
         """Float32 memory that is not filled."""
         return self.like.new_empty(shape, dtype=torch.float32)
+
+
+def merge_windows(
+    engine: DeviceEngine,
+    blocks: BlockSparse,
+    partial: Tensor,
+    out: Tensor,
+    partial_stats: Tensor | None = None,
+    lse: Tensor | None = None,
+) -> None:
+    """Merge the partials of split windows [slots, 16, H, D] into a result [rows, H, D].
+
+    ``partial_stats`` and ``lse``: of sums that are weighted by a softmax.
+    """
+    splits, (_, heads, dim) = blocks.splits, out.shape
+    heavy = splits.heavy_rows.numel()
+    args = MERGE_ARGS.pack(
+        splits.heavy_rows.data_ptr(),
+        splits.heavy_ptr.data_ptr(),
+        heavy,
+        blocks.occupied.data_ptr(),
+        blocks.num_rows,
+        heads,
+        dim,
+        partial.data_ptr(),
+        out.data_ptr(),
+        _address(partial_stats),
+        _address(lse),
+    )
+    unit = block_merge_unit(DTYPE_NAMES[out.dtype])
+    kind = "sum" if lse is None else "softmax"
+    tiles = -(-TILE * heads * dim // _MERGE_COLUMNS)
+    grid = (-(-heavy // _MERGE_ROWS), min(MAX_GRID_Y, tiles))
+    engine.launch(unit, f"{unit.name}_{kind}", grid, MERGE_BLOCK, args)
 
 
 def _address(tensor: Tensor | None) -> int:

@@ -1,4 +1,4 @@
-"""Kernel instances of attention over tiles, and what they are tuned by."""
+"""Kernel instances of attention and of sums over tiles, and what they are tuned by."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from gnn_backend.runtime.instances import _entry as entry
 from gnn_backend.runtime.selection import DTYPE_NAMES
 
 DIMS = range(16, 129, 16)
+SUM_DIMS = range(16, 65, 16)  # of a sum: one piece of a row that a lane loads at once, or two
 _BOTH_BYTES = 128  # of a head's row: up to this the gradients of keys and values fit one pass
 
 
@@ -61,6 +62,18 @@ def _schedule(which: str, dtype: str, row_bytes: int, bias: bool) -> Tuning:
     return Tuning(held, ahead, max(1, fitting - bias))
 
 
+@lru_cache(maxsize=128)
+def block_sum_unit(dtype: str, dim: int, weighted: bool) -> Unit:
+    """Sums of gathered rows, cut into pieces of ``dim`` columns that count as heads."""
+    name = f"block_sum_{dtype}_d{dim}{'_weighted' if weighted else ''}"
+    layout = f"gnnb::Head<{cuda_type(dtype)}, {dim}, false, true, {str(weighted).lower()}>"
+    text = '#define GNNB_CROWDED\n#include "block_sum.cuh"\n'
+    text += entry(
+        name, "BlockArgs", BLOCK, f"block_sum<{layout}>", 3 if _row_bytes(dtype, dim) > 128 else 4
+    )
+    return Unit(name, (name,), text)
+
+
 def _row_bytes(dtype: str, dim: int) -> int:
     return dim * (4 if dtype == "f32" else 2)
 
@@ -85,4 +98,5 @@ def all_units() -> list[Unit]:
     """Every unit that a call can ask for."""
     dtypes = DTYPE_NAMES.values()
     passes = [block_unit(*which) for which in itertools.product(dtypes, DIMS, (False, True))]
-    return [*passes, *map(block_merge_unit, dtypes)]
+    sums = [block_sum_unit(*which) for which in itertools.product(dtypes, SUM_DIMS, (False, True))]
+    return [*passes, *sums, *map(block_merge_unit, dtypes)]

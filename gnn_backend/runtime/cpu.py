@@ -175,7 +175,7 @@ def softmax_backward(
     wanted = {role: name for role, name in call.roles.items() if name in needs}
     _write_stats(call, saved, cotangents)
     found = _backward_dst(call, wanted)
-    if wanted.keys() & {"key", "value"}:
+    if wanted.keys() & {"key", "value", "key_term"}:
         found |= _backward_src(call, wanted)
     return {
         name: found[role].view(operands[name].shape).to(operands[name].dtype)
@@ -210,7 +210,7 @@ def _backward_dst(call: Call, wanted: Mapping[str, str]) -> dict[str, Tensor]:
     rows = call.graph.num_dst
     targets = {
         f"grad_{role}": fresh_like(call.tensors[role])
-        for role in ("query", "edge_query", *_BY_EDGE)
+        for role in ("query", "edge_query", "query_term", *_BY_EDGE)
         if role in wanted
     }
     if "param" in wanted:
@@ -218,6 +218,8 @@ def _backward_dst(call: Call, wanted: Mapping[str, str]) -> dict[str, Tensor]:
     if not targets:
         return {}
     slots = {"slot_sums": call.slots(call.keys), "slot_edge": call.slots(call.features)}
+    if "query_term" in wanted:
+        slots["slot_term"] = call.slots(call.heads)
     call.launch("backward_dst", call.graph.ordered_rows("dst"), rows, **targets, **slots)
     gradients = {name.removeprefix("grad_"): target for name, target in targets.items()}
     if "param" in wanted:
@@ -235,8 +237,11 @@ def _backward_src(call: Call, wanted: Mapping[str, str]) -> dict[str, Tensor]:
     elif "key" in wanted:
         targets["grad_key"] = fresh_like(call.tensors["key"])
         targets["slot_more"] = call.slots(call.keys)
+    if "key_term" in wanted:
+        targets["grad_key_term"] = fresh_like(call.tensors["key_term"])
+        targets["slot_term"] = call.slots(call.heads)
     call.launch("backward_src", call.graph.ordered_rows("src"), call.graph.num_src, **targets)
-    both = {"value": targets.get("grad_value"), "key": targets.get("grad_key")}
+    found = {role: targets.get(f"grad_{role}") for role in ("value", "key", "key_term")}
     if call.module.VALUE_IS_KEY:
-        both["key"] = both["value"]
-    return {role: gradient for role, gradient in both.items() if gradient is not None}
+        found["key"] = found["value"]
+    return {role: gradient for role, gradient in found.items() if gradient is not None}

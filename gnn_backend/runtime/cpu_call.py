@@ -25,18 +25,23 @@ BLOCK_WORK = 1 << 17  # features (edges x heads x width) that a block should at 
 MAX_BLOCKS = 256
 PARTIAL_BYTES = 4 << 20  # of all partial rows together
 MAX_SCALARS = 4  # three of the functor, and dropout's
-BUFFERS = 9  # of ``EDGES`` numbers that a block needs at most, and two more a head
+BUFFERS = 10  # of ``EDGES`` numbers that a block needs at most, and two more a head
 
 _TERMS = frozenset({"edge", "edge_bias", "edge_query", "edge_features", "dropout"})
+_SCORES = frozenset({"key_term", "query_term"})
 #: What a kernel is compiled with, of what a call has.
 _USES = {
-    "forward": _TERMS | {"out_edge"},
-    "weights": _TERMS | {"attention"},
+    "forward": _TERMS | _SCORES | {"out_edge"},
+    "weights": _TERMS | _SCORES | {"attention"},
+    "feature_sums": frozenset({"attention"}),
     "stats": frozenset({"out_edge", "grad_out_edge", "attention", "grad_attention"}),
     "backward_dst": _TERMS
-    | {"grad_out_edge", "grad_attention", "grad_query", "grad_param"}
+    | _SCORES
+    | {"grad_out_edge", "grad_attention", "grad_query", "grad_query_term", "grad_param"}
     | {"grad_edge", "grad_edge_bias", "grad_edge_features", "grad_edge_query"},
-    "backward_src": _TERMS | {"grad_out_edge", "grad_attention", "grad_key", "grad_value"},
+    "backward_src": _TERMS
+    | _SCORES
+    | {"grad_out_edge", "grad_attention", "grad_key", "grad_key_term", "grad_value"},
 }
 #: What makes a kernel read or write by edge.
 _BY_EDGE = _TERMS | {"out_edge", "attention", "grad_attention"}
@@ -183,6 +188,8 @@ def roles(module: ModuleType) -> dict[str, str]:
         "param": module.PARAM,
         "value": module.VALUE,
         "edge": module.EDGE_ROWS,
+        "key_term": module.KEY_SCORE,
+        "query_term": module.QUERY_SCORE,
         "edge_bias": module.EDGE_TERM,
         "edge_features": "edge_features",
         "edge_query": "edge_query",

@@ -44,6 +44,7 @@ SOFTMAX = (
     "softmax_stats.py",
     "softmax_forward.py",
     "softmax_weights.py",
+    "softmax_sums.py",
     "softmax_backward_dst.py",
     "softmax_backward_src.py",
 )
@@ -57,10 +58,11 @@ AGGREGATE = (
     "aggregate_winners.py",
 )
 OPTIONAL = (  # arguments that a kernel is compiled with or without
-    "edge", "edge_bias", "edge_features", "edge_query",
+    "edge", "edge_bias", "edge_features", "edge_query", "key_term", "query_term",
     "out_edge", "grad_out_edge", "attention", "grad_attention", "dropout",
     "grad_query", "grad_param", "grad_key", "grad_value",
     "grad_edge", "grad_edge_bias", "grad_edge_features", "grad_edge_query",
+    "grad_key_term", "grad_query_term",
 )  # fmt: skip
 AGGREGATE_OPTIONAL = (
     "temperature", "edge_numbers", "edge_rows",

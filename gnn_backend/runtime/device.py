@@ -174,7 +174,8 @@ class DeviceEngine:
             work.sums_params(grads[functor.params[0]], plan.src(graph))
         if by_dst:
             of_row = grads.get(functor.dst[0])
-            work.rows("backward_dst", plan.dst, (of_row, None, grads.get("edge_query")), 0)
+            second = grads.get(functor.dst[1]) if len(functor.dst) > 1 else None
+            work.rows("backward_dst", plan.dst, (of_row, second, grads.get("edge_query")), 0)
         elif graph.num_dst * plan.width:
             work.row_stats(graph.num_dst)
         if not few:

@@ -147,6 +147,29 @@ def sparse_engine(device: torch.device, dtype: torch.dtype) -> DeviceEngine:
     return _device_engine(device)
 
 
+class EdgeEngine(Protocol):
+    """Dot products of the ends of edges and weighted sums of their rows, on the Numba target."""
+
+    def edge_dots(self, functor: Functor, graph: Graph, x_src: Tensor, x_dst: Tensor) -> Tensor:
+        """Dot products [E, H]; the functor is that of dot products."""
+        ...
+
+    def weighted_sums(
+        self, graph: Graph, weights: Tensor, table: Tensor, *, reverse: bool
+    ) -> Tensor:
+        """Weighted sums of the rows of the edges' far ends."""
+        ...
+
+
+def numba_edges(device: torch.device, dtype: torch.dtype) -> EdgeEngine | None:
+    """What answers for CPU tensors on the Numba target; None where the sparse operators may."""
+    if device.type != "cpu" or get_config().cpu_target != "numba" or dtype not in _FLOATS:
+        return None
+    from gnn_backend.runtime import cpu_edges
+
+    return cpu_edges
+
+
 class AggregationEngine(Protocol):
     """Aggregation of messages, on one target.
 

@@ -232,13 +232,25 @@ _WITH_FEATURES: dict[tuple[bool, bool], tuple[tuple[int, int], ...]] = {
     (True, False): ((2, 4), (2, 3), (4, 4)),
     (True, True): ((2, 4), (2, 3), (4, 4)),
 }
-#: Of GAT and dot products: by values a lane, and whether dot products run on tensor cores.
+#: Of GAT, SuperGAT and dot products: by values a lane, and whether tensor cores do the products.
 _SCHEDULES: dict[str, dict[tuple[int, bool], tuple[tuple[int, int], ...]]] = {
     "GAT": {
         (VALUES, False): ((4, 5), (4, 4), (4, 4)),
         (VALUES, True): ((4, 5), (4, 5), (4, 4)),
         (PACKED_VALUES, False): ((2, 1), (2, 1), (2, 1)),
         (PACKED_VALUES, True): ((4, 5), (4, 4), (4, 4)),
+    },
+    "SuperGAT": {
+        (VALUES, False): ((4, 4), (4, 3), (4, 3)),
+        (VALUES, True): ((4, 4), (4, 3), (4, 3)),
+        (PACKED_VALUES, False): ((2, 1), (2, 1), (1, 1)),
+        (PACKED_VALUES, True): ((4, 4), (2, 4), (2, 4)),
+    },
+    "ScaledDot": {
+        (VALUES, False): ((4, 4), (4, 3), (4, 3)),
+        (VALUES, True): ((4, 4), (4, 3), (4, 3)),
+        (PACKED_VALUES, False): ((2, 1), (2, 1), (1, 1)),
+        (PACKED_VALUES, True): ((4, 4), (2, 4), (2, 4)),
     },
     "Dot": {
         (VALUES, False): ((4, 4), (4, 4), (4, 3)),

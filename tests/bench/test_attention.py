@@ -174,7 +174,7 @@ def test_out_of_memory_is_a_result(monkeypatch: pytest.MonkeyPatch) -> None:
         raise torch.cuda.OutOfMemoryError("no")
 
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
-    assert stock._measured(step, attention.Settings()) == "out-of-memory"
+    assert stock.measured(step, "cuda", 5, 3) == "out-of-memory"
 
 
 def test_rows_of_odd_width_have_no_yardstick(graph_file: Path, pretend_gpu: None) -> None:

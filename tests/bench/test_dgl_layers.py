@@ -123,7 +123,7 @@ def standin() -> Iterator[None]:
 
 BY_KERNELS = {
     "AGNNConv": {"AGNNConv"},
-    "AvgPooling": {"segment_reduce"},
+    "AvgPooling": {"readout"},
     "EdgeWeightNorm": {"EdgeWeightNorm"},
     "GATConv": {"GATConv"},
     "GINConv": {"GINConv"},
@@ -132,7 +132,7 @@ BY_KERNELS = {
     "HGTConv": {"gspmm", "gsddmm", "edge_softmax", "edge_softmax_backward"},
     "HeteroGraphConv": {"GATv2Conv", "GraphConv", "SAGEConv"},
     "LabelPropagation": {"gspmm"},
-    "MaxPooling": {"segment_reduce", "segment_reduce_backward"},
+    "MaxPooling": {"readout"},
     "PGExplainer": {"GraphConv"},
     "PNAConv": {"PNAConv"},
     "SAGEConv": {"SAGEConv"},

@@ -1,15 +1,19 @@
-"""Attention layers on the CPU against stock: what is measured, and which of it counts."""
+"""Whole layers against stock: what is measured, and which of it counts."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
-from gnn_backend.bench import layers, resident
+from gnn_backend.bench import layers, resident, samples
+from gnn_backend.bench.tables import layer_tables
 from gnn_backend.cli.app import app
+from gnn_backend.datasets import GraphData
 
 CORA = Path(__file__).parents[2] / "examples" / "data" / "cora.npz"
 
@@ -49,7 +53,56 @@ def test_best_of_rounds_in_turn(
 def test_all_layers_are_measured(requests: list[resident.Request]) -> None:
     pytest.importorskip("dgl")
     layers.run([str(CORA)], layers.Settings(hosts=("dgl",), rounds=1), lambda text: None)
-    assert {r.layer for r in requests} == set(layers.LAYERS["dgl"])
+    assert {r.layer for r in requests} == {c.layer for c in layers.FAMILIES["attention"]["dgl"]}
+
+
+@pytest.mark.parametrize("host", ["dgl", "pyg"])
+def test_forms_of_aggregating_layers(
+    host: str, requests: list[resident.Request], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every form can be made and called, and is measured with its own arguments."""
+    pytest.importorskip({"dgl": "dgl", "pyg": "torch_geometric"}[host])
+    monkeypatch.setattr(layers, "_projections_ms", lambda *_: 1.0)
+    settings = layers.Settings(hosts=(host,), rounds=1, family="aggregation")
+    found = layers.run([str(CORA)], settings, lambda text: None)
+    cases = layers.FAMILIES["aggregation"][host]
+    assert [row["layer"] for row in found["layers"]] == [case.label for case in cases]
+    assert [r.options for r in requests[::2]] == [case.options for case in cases]
+    for case in cases:
+        data = GraphData("tiny", torch.tensor([[0, 1, 2], [1, 2, 0]]), 3)
+        made = samples.sample(layers._request(host, case, data, settings))
+        resident.step(made)()
+        assert not set(case.without) & set(made.kwargs)
+
+
+class Forgetting:
+    """In the place of a GPU: figures of one side, and of the other that it does not fit."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, free: int) -> None:
+        monkeypatch.setattr(layers.memory, "available_bytes", lambda device: free)
+        monkeypatch.setattr(layers.stock, "measured", self.measured)
+        self.steps = 0
+
+    def measured(self, step: Any, device: str, inner: int, repeats: int) -> dict[str, float]:
+        step(True)
+        step(False)
+        self.steps += 1
+        return {"forward_ms": 1.0, "forward_backward_ms": 2.0 * self.steps, "peak_bytes": 1 << 20}
+
+
+@pytest.mark.parametrize("free", [0, 1 << 40])
+def test_stock_that_does_not_fit_is_marked(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
+    pytest.importorskip("torch_geometric")
+    Forgetting(monkeypatch, free)
+    settings = layers.Settings(hosts=("pyg",), family="aggregation")  # sampled on the CPU
+    data = GraphData("tiny", torch.tensor([[0, 1, 2], [1, 2, 0]]), 3)
+    case = layers.FAMILIES["aggregation"]["pyg"][0]
+    found = layers._row(data, "pyg", case, layers._on_gpu(data, "pyg", case, settings))
+    assert found["ms"] == {"stock": 4.0 if free else None, "backend": 2.0}
+    assert found["speed"] == (2.0 if free else None)
+    assert bool(found["notes"]) == (not free)
+    document = {"device": {"name": "none", "threads": 1}, "date": "", "layers": [found]}
+    assert layer_tables(document)
 
 
 @pytest.mark.parametrize("option", [["--host", "jax"], ["--layer", "GCNConv"]])

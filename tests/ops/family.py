@@ -11,7 +11,12 @@ from torch import Tensor
 from torch.nn.functional import leaky_relu
 
 from gnn_backend.graph import Graph
-from gnn_backend.ops.attention import dot_attention, gat_attention, gatv2_attention
+from gnn_backend.ops.attention import (
+    dot_attention,
+    gat_attention,
+    gatv2_attention,
+    supergat_attention,
+)
 from gnn_backend.ops.functors import FUNCTORS
 from gnn_backend.ops.softmax_attention import attention_twin
 from gnn_backend.runtime.random import Dropout
@@ -21,8 +26,14 @@ OPERATORS: dict[str, Callable[..., Any]] = {
     "gatv2": gatv2_attention,
     "gat": gat_attention,
     "dot": dot_attention,
+    "supergat": supergat_attention,
 }
-SCALARS = {"gatv2": {"negative_slope": 0.3}, "gat": {"negative_slope": 0.3}, "dot": {"scale": 0.4}}
+SCALARS = {
+    "gatv2": {"negative_slope": 0.3},
+    "gat": {"negative_slope": 0.3},
+    "dot": {"scale": 0.4},
+    "supergat": {"negative_slope": 0.3, "scale": 0.4},
+}
 
 #: Operator, its optional operands, and whether edge features are summed.
 CASES = {
@@ -32,6 +43,7 @@ CASES = {
     "gat logit": ("gat", ("edge_logit",), False),
     "gat features": ("gat", ("edge_features",), True),
     "gat features by head": ("gat", ("edge_logit", "edge_features by head"), True),
+    "supergat": ("supergat", (), False),
     "dot": ("dot", (), False),
     "dot bias": ("dot", ("edge_bias",), False),
     "dot query": ("dot", ("edge_features", "edge_query"), False),
@@ -167,6 +179,9 @@ def _logit(c: Call, e: int, j: int, i: int, h: int) -> float:
         z = t["el"][j, h] + t["er"][i, h]
         z = z + t["edge_logit"][e, h] if "edge_logit" in t else z
         return float(leaky_relu(z, 0.3))
+    if c.name == "supergat":
+        p = t["x_src"][j, h] @ t["x_dst"][i, h]
+        return float(leaky_relu(0.4 * p + (t["el"][j, h] + t["er"][i, h]) * p.sigmoid(), 0.3))
     total = t["q_dst"][i, h] @ t["k_src"][j, h]
     if "edge_query" in t:
         features = t["edge_features"][e]

@@ -26,6 +26,9 @@ SHAPES = [
     ("gat logit", 4, 16, 1, torch.bfloat16),
     ("gat features", 4, 64, 16, torch.float32),
     ("gat features by head", 3, 33, 5, torch.bfloat16),
+    ("supergat", 2, 64, 1, torch.float32),
+    ("supergat", 2, 64, 1, torch.bfloat16),
+    ("supergat", 3, 7, 1, torch.float32),
     ("dot bias", 8, 8, 1, torch.float32),
     ("dot bias", 2, 64, 1, torch.bfloat16),
     ("dot bias", 3, 7, 1, torch.float16),
@@ -46,6 +49,8 @@ def shaped(case: str, heads: int, dim: int, width: int, dtype: torch.dtype) -> C
         for name in ("att", "k_src", "edge_query"):
             if name in c.operands:
                 c.operands[name] *= c.operands[name].shape[-1] ** -0.5
+        if case == "supergat":
+            c.operands["x_dst"] *= dim**-0.5
         for name in ("x_src", "x_dst", "edge"):  # their sums are rounded to 16 bits
             if "edge" in c.operands:
                 c.operands[name].copy_((c.operands[name].clamp(-2, 2) * 16).round() / 16)

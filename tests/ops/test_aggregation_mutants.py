@@ -66,9 +66,10 @@ CHECKS = (pna, extremes, weighted, products, softmax, specials, worst, shares_of
           rows_of_equals)  # fmt: skip
 #: What is forgotten: what stands in the sources, what the mutant has, and the check that fails.
 MUTANTS: dict[str, tuple[str, str, Callable[[], None]]] = {
-    "the mask of edges past the end": (r"if \(position >= task\.count\) continue;", "", extremes),
+    "the mask of edges past the end": (r"if \(!live\(d\)\) continue;", "", extremes),
+    "where batches are whole": (r"first \+ L::EDGES \* DEPTH <= task\.count", "true", extremes),
     "that a better message ends the ties": (
-        r"better\(m, best\) \? \(C\)0 : ties", "better(m, best) ? ties : ties", extremes
+        r"ties \* \(before == best \? \(C\)1 : \(C\)0\)", "ties", extremes
     ),
     "how many ties a lane merges": (r"count\(other\.best, other\.ties\)", "count(other.best, 1)",
                                     extremes),
@@ -77,14 +78,15 @@ MUTANTS: dict[str, tuple[str, str, Callable[[], None]]] = {
         r"M::EXACT \? m : as_stored<typename L::T>\(m\)", "m", shares_of_rounded_ties
     ),
     "that the first wins side by side": (r"equal && other\.place < place", "false", weighted),
-    "that a NaN is kept": (r"\(m != m && best == best\)", "false", specials),
-    "that the worst message is one": (r" \|\| place == nowhere<Id>\(\)", "", worst),
+    "that a NaN is kept": (r"!kept && best == best", "!kept && m == m", specials),
+    "that the worst message is one": (r"place == nowhere<Id>\(\)\) place = first",
+                                         "false) {}", worst),
     "that an empty row has none": (r"empty = count == 0;", "empty = false;", extremes),
     "that nothing won": (r"!S::has\(NAN_WINS\) && unbeaten", "false", worst),
     "the number of the kept edge": (
         r"return ids == nullptr \? place : __ldg\(ids \+ place\);", "return place;", weighted
     ),
-    "the mean of a row": (r"\(to\.mean, \[&\]\(const S& s\) \{ return s\.sum / some",
+    "the mean of a row": (r"\(to\.mean, \[&\]\(const S& s\) \{ return s\.sum \* share",
                           "(to.mean, [&](const S& s) { return s.sum", pna),
     "the degree of a split row": (r"\(C\)args\.degrees\[which\]", "(C)7", pna),
     "where deviations begin": (r"variance < floor \? floor : variance", "variance", rows_of_equals),

@@ -14,6 +14,7 @@ from torch import Tensor
 from gnn_backend.errors import InvalidArgument
 from gnn_backend.graph import Graph
 from gnn_backend.ops.attention_forms import FORMS, scores
+from gnn_backend.ops.functors import FUNCTORS
 from gnn_backend.ops.projected_attention import Projection, projected_attention
 from gnn_backend.ops.softmax_attention import attention_twin, softmax_attention
 from gnn_backend.profile import profile
@@ -30,11 +31,20 @@ from tests.ops.test_projected_attention import (
 
 pytestmark = pytest.mark.sampled(2)
 
-SCALARS = {"gat": {"negative_slope": 0.2}, "dot": {"scale": 0.7}, "agnn": {"scale": 1.0}}
+SCALARS = {
+    "gat": {"negative_slope": 0.2},
+    "dot": {"scale": 0.7},
+    "agnn": {},
+    "supergat": {"negative_slope": 0.2, "scale": 0.0},
+    "supergat scaled": {"negative_slope": 0.2, "scale": 0.7},
+}
 #: Form, and where destinations' features and projection come from.
 CASES = [
     *itertools.product(("gat", "dot"), ("own", "first-rows", "shared")),
     ("agnn", "shared"),
+    ("supergat", "own"),
+    ("supergat", "shared"),
+    ("supergat scaled", "shared"),
 ]
 
 
@@ -49,7 +59,7 @@ def inputs(form: str, ends: str, dtype: torch.dtype = torch.float32) -> tuple[Gr
         shapes |= {"w_dst": (width, FEATURES), "b_dst": (width,)}
         if ends == "own":
             shapes["h_dst"] = (num_dst, FEATURES)
-    if form == "gat":
+    if form in ("gat", "supergat"):
         shapes |= {"att_src": (1, HEADS, DIM), "att_dst": (HEADS, DIM)}
     if form == "agnn":
         shapes["beta"] = (1,)
@@ -91,7 +101,8 @@ def parts(
         x_src = t["h_src"].unsqueeze(1)
         key = F.normalize(x_src, dim=-1)
         query = t["beta"] * key[: graph.num_dst]
-        return _first(attend(FORMS[form].functor, graph, _dot(query, key, x_src), SCALARS[form]))
+        operands = _dot(query, key, x_src)  # of which the form's functor computes the same
+        return _first(attend(FUNCTORS["dot"], graph, operands, {"scale": 1.0}))
     x_src = F.linear(t["h_src"], t["w_src"], t["b_src"]).view(-1, HEADS, DIM)
     x_dst = x_src[: graph.num_dst]
     if "w_dst" in t:
@@ -101,6 +112,11 @@ def parts(
     if form == "gat":
         el, er = ((x * t[a]).sum(-1) for x, a in ((x_src, "att_src"), (x_dst, "att_dst")))
         operands = {"x_src": x_src, "el": el, "er": er}
+    if form.startswith("supergat"):
+        zeros = [x.new_zeros(x.shape[:2]) for x in (x_src, x_dst)]
+        scored = [(x * t[a]).sum(-1) for x, a in ((x_src, "att_src"), (x_dst, "att_dst")) if a in t]
+        el, er = scored or zeros
+        operands = {"x_src": x_src, "el": el, "x_dst": x_dst, "er": er}
     out = _first(attend(FORMS[form].functor, graph, operands, SCALARS[form]))
     return out + t["residual"] + t["bias"]
 
@@ -134,7 +150,7 @@ def test_only_what_is_needed(form: str, ends: str) -> None:
         assert_close(got, {n: want[n] for n in ("out", *t) if n in {"out", *needs}})
 
 
-@pytest.mark.parametrize("form", ["gat", "dot", "agnn"])
+@pytest.mark.parametrize("form", ["gat", "dot", "agnn", "supergat"])
 def test_square_graphs(form: str) -> None:
     """As many destinations as sources, where both ends' gradients meet in every row."""
     edge_index = edges_with_hubs()[0]

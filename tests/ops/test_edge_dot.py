@@ -5,11 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
+from gnn_backend.datasets import uniform
 from gnn_backend.errors import InvalidArgument
 from gnn_backend.graph import Graph
 from gnn_backend.ops import edge_dot as module
 from gnn_backend.ops.edge_dot import edge_dot
+from gnn_backend.runtime import cpu_call
 from tests.ops.support import edges_with_hubs
+from tests.runtime.cpu_cases import LargestTensor
 
 EDGES, NUM_SRC, NUM_DST = edges_with_hubs()
 GRAPH = Graph.from_edge_index(EDGES, NUM_SRC, NUM_DST)
@@ -37,10 +40,45 @@ def check() -> None:
         torch.testing.assert_close(g, w, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("chunk", [1, 70, 1 << 22])
-def test_on_the_cpu(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_CHUNK", chunk)
+@pytest.mark.parametrize("work", [1, 1 << 17])
+def test_on_the_cpu(work: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In many blocks, which split rows, and in one."""
+    monkeypatch.setattr(cpu_call, "BLOCK_WORK", work)
     check()
+
+
+@pytest.mark.parametrize("chunk", [70, 1 << 22])
+def test_without_kernels(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_CHUNK", chunk)
+    monkeypatch.setattr(module, "numba_edges", lambda *_: None)
+    check()
+
+
+def test_16_bits_are_rounded_once() -> None:
+    given = [t.detach().requires_grad_() for t in tables(torch.bfloat16)]
+    got, want = edge_dot(GRAPH, *given), edge_dot(GRAPH, *(t.float() for t in given))
+    assert got.dtype == torch.bfloat16 and torch.equal(got, want.bfloat16())
+    for g, w in zip(
+        torch.autograd.grad(got.float().sum(), given),
+        torch.autograd.grad(want.sum(), given),
+        strict=True,
+    ):
+        assert torch.equal(g, w)
+
+
+def test_no_products_are_written() -> None:
+    edges = uniform(40, 40, 20_000)
+    graph = Graph.from_edge_index(edges, 40, 40)
+    x = torch.randn(40, 2, 64, requires_grad=True)
+    with LargestTensor() as largest:
+        edge_dot(graph, x, x).square().sum().backward()
+    assert 0 < largest.size <= 20_000 * 2 * 4 * 2  # of 64 times as much
+
+
+def test_ends_that_are_one_table_and_are_not_contiguous() -> None:
+    graph = Graph.from_edge_index(torch.tensor([[0, 1, 2, 2], [1, 0, 0, 2]]), 3, 3)
+    x = torch.randn(3, 4, 2, dtype=torch.float64).transpose(1, 2).requires_grad_()
+    assert torch.autograd.gradcheck(lambda t: edge_dot(graph, t, t), x)
 
 
 def test_on_the_kernels(emulator: None) -> None:

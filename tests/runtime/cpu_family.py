@@ -19,6 +19,8 @@ SCALARS = {
     "gatv2": {"negative_slope": 0.2},
     "gat": {"negative_slope": 0.2},
     "dot": {"scale": 0.4},
+    "supergat": {"negative_slope": 0.2, "scale": 0.3},
+    "scaled_dot": {},
 }
 
 
@@ -66,6 +68,18 @@ def make_call(
         "gat": lambda: {
             "x_src": draw(src, heads, width),
             "el": draw(src, heads),
+            "er": draw(dst, heads),
+        },
+        "supergat": lambda: {
+            "x_src": draw(src, heads, width),
+            "el": draw(src, heads),
+            "x_dst": draw(dst, heads, width) / width**0.5,
+            "er": draw(dst, heads),
+        },
+        "scaled_dot": lambda: {
+            "x_src": draw(src, heads, width),
+            "el": draw(src, heads),
+            "q_dst": draw(dst, heads, width) / width**0.5,
             "er": draw(dst, heads),
         },
         "dot": lambda: {

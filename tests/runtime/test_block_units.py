@@ -1,4 +1,4 @@
-"""Units of attention over tiles: named apart, compiled for every architecture, no spills."""
+"""Units over tiles: named apart, compiled for every architecture, no spills."""
 
 from __future__ import annotations
 
@@ -8,25 +8,35 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from gnn_backend.cli.kernels import every_unit
-from gnn_backend.runtime.block_units import DIMS, all_units, block_merge_unit, block_unit
+from gnn_backend.runtime.block_units import (
+    DIMS,
+    SUM_DIMS,
+    all_units,
+    block_merge_unit,
+    block_sum_unit,
+    block_unit,
+)
 from gnn_backend.runtime.selection import DTYPE_NAMES
 
 #: What is compiled where: float16 differs from bfloat16 in the name of an instruction alone.
 WIDELY = {block_unit(t, d, b).name for t, d, b in
           (("bf16", 64, True), ("bf16", 128, False), ("f32", 64, True))}  # fmt: skip
 WIDELY |= {block_merge_unit(t).name for t in ("bf16", "f32")}
+WIDELY |= {block_sum_unit(t, 64, True).name for t in ("bf16", "f32")}
 UNITS = dict.fromkeys(("sm_80", "sm_100", "sm_120"), WIDELY)
 UNITS["sm_90"] = {block_unit(t, d).name for t in ("bf16", "f32") for d in DIMS}
 UNITS["sm_90"] |= {block_unit(t, d, True).name for t in ("bf16", "f32") for d in (64, 128)}
 UNITS["sm_90"] |= {block_unit("f16", d).name for d in (16, 64, 128)}
+UNITS["sm_90"] |= {block_sum_unit(t, d, w).name
+                   for t, d, w in (("bf16", 64, False), ("bf16", 48, True), ("f32", 64, False),
+                                   ("f16", 64, True))}  # fmt: skip
 UNITS["sm_90"] |= {block_merge_unit(t).name for t in DTYPE_NAMES.values()}
 
 
 def test_every_dtype_and_dimension_has_its_unit() -> None:
     units = all_units()
-    assert (
-        len({unit.name for unit in units}) == len(units) == len(DTYPE_NAMES) * (2 * len(DIMS) + 1)
-    )
+    of_a_dtype = 2 * len(DIMS) + 2 * len(SUM_DIMS) + 1
+    assert len({unit.name for unit in units}) == len(units) == len(DTYPE_NAMES) * of_a_dtype
     assert {unit.name for unit in units} <= {unit.name for unit in every_unit()}
     for unit in units:
         assert all(unit.source.count(f"({entry},") == 1 for entry in unit.entries)

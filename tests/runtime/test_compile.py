@@ -48,6 +48,8 @@ FURTHER = [
     ("gat", 2, 64, Options(logit=True, dropout=True, cotangent=True)),
     ("gat", 8, 8, Options(dropout=True)),
     ("gat", 4, 32, Options(features=16, shared=True, aggregate=True)),
+    ("supergat", 2, 64, Options(dropout=True)),
+    ("scaled_dot", 1, 128, Options()),
     ("dot", 2, 64, Options(logit=True)),
     ("dot", 2, 64, Options(dropout=True)),
     ("dot", 2, 64, Options(logit=True, dropout=True, cotangent=True)),

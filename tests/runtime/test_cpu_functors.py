@@ -25,6 +25,8 @@ ALL = {
     "gatv2": ("rows", "attention"),
     "gat": ("terms", "shared", "summed", "attention"),
     "dot": ("terms", "shared", "asked", "summed", "attention"),
+    "supergat": ("attention",),
+    "scaled_dot": ("attention",),
 }
 
 
@@ -53,7 +55,10 @@ def check(call: Call, tolerance: float = 1e-11) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "width"), [("gat", 64), ("gat", 71), ("dot", 33), ("dot", 40)])
+@pytest.mark.parametrize(
+    ("name", "width"),
+    [("gat", 64), ("gat", 71), ("dot", 33), ("dot", 40), ("supergat", 64), ("scaled_dot", 33)],
+)
 def test_nodes_alone(name, width):
     call = make_call(name, skewed_graph(), 2, width)
     check(call.to(torch.float32), 1e-5)

@@ -12,13 +12,16 @@ A functor is a file with
   ``KEY_IS_SCALAR`` where key and query are scores [N, H] that are added;
 - ``EDGE_ROWS``, ``EDGE_TERM``: names of the optional edge operands [E, H, D], added to the key, and
   [E, H]; or None. Edge features and dropout are the templates' own;
+- ``KEY_SCORE``, ``QUERY_SCORE``: names of scores [N, H] of the two ends whose sum is the term of a
+  logit that has features as well; or None;
 - ``term(key, query, param, scalars)``: what one feature adds to the sum, and
-  ``logit(sum, edge term, scalars)``: the logit of a sum over features or of scores;
+  ``logit(sum, term, scalars)``: the logit of a sum over features or of scores, and of a term;
 - ``key_slope``, ``query_slope``, ``param_slope``, of the same arguments as ``term``: its
   derivatives towards each, and ``finish_key``, ``finish_query`` (sum, param, scalars): a factor
   that all edges of a row share may be left out of a slope and put back here, once a row;
 - ``logit_slope``, of the same arguments as ``logit``: its derivative towards the sum, or None where
-  that is 1 or put back once a row.
+  that is 1 or put back once a row; ``term_slope``: towards the term, where ends bring one, else
+  None.
 
 All work lane by lane on vectors (``runtime.cpu_vector``); ``scalars[i]`` is the functor's i-th
 number, of at most three (the fourth is dropout's).

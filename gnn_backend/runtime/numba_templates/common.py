@@ -28,9 +28,11 @@ ROW_ID = None  # of row_ids; None: rows are laid out by number
 WIDE = 4  # vector registers of a wide tile
 # Optional arguments; None: not given, or not needed.
 EDGE = EDGE_BIAS = EDGE_FEATURES = EDGE_QUERY = None
+KEY_TERM = QUERY_TERM = None
 OUT_EDGE = GRAD_OUT_EDGE = ATTENTION = GRAD_ATTENTION = DROPOUT = None
 GRAD_QUERY = GRAD_PARAM = GRAD_KEY = GRAD_VALUE = types.float32
 GRAD_EDGE = GRAD_EDGE_BIAS = GRAD_EDGE_FEATURES = GRAD_EDGE_QUERY = None
+GRAD_KEY_TERM = GRAD_QUERY_TERM = None
 # end of variant
 
 NEIGHBOR = types.int32
@@ -50,7 +52,8 @@ Arguments = namedtuple(
     "grad_param grad_key grad_value grad_edge grad_edge_bias grad_edge_features "
     "grad_edge_query slot_sums slot_more slot_edge slot_row buffers scalars rows edges "
     "heads key_width width blocks buffer_stride feature_width feature_stride feature_head "
-    "dropout_seed dropout_offset dropout_threshold row_ids",
+    "dropout_seed dropout_offset dropout_threshold "
+    "key_term query_term grad_key_term grad_query_term slot_term row_ids",
 )
 
 
@@ -105,7 +108,12 @@ def arguments(address):
         field(address, 43, INTEGER),
         field(address, 44, INTEGER),
         field(address, 45, INTEGER),
-        field(address, 46, ROW_ID),
+        field(address, 46, KEY_TERM),
+        field(address, 47, QUERY_TERM),
+        field(address, 48, GRAD_KEY_TERM),
+        field(address, 49, GRAD_QUERY_TERM),
+        field(address, 50, REAL),
+        field(address, 51, ROW_ID),
     )
 
 

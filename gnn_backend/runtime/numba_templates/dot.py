@@ -6,10 +6,11 @@ from gnn_backend.runtime.numba_templates.common import inline
 
 KEY, QUERY, PARAM, VALUE = "k_src", "q_dst", None, "v_src"
 EDGE_ROWS, EDGE_TERM = None, "edge_bias"
+KEY_SCORE, QUERY_SCORE = None, None
 VALUE_IS_KEY = False
 KEY_IS_SCALAR = False
 
-logit_slope = None  # the scale is put back once a row
+logit_slope = term_slope = None  # the scale is put back once a row
 
 
 @inline

@@ -7,10 +7,12 @@ from gnn_backend.runtime.numba_templates.common import inline
 
 KEY, QUERY, PARAM, VALUE = "el", "er", None, "x_src"
 EDGE_ROWS, EDGE_TERM = None, "edge_logit"
+KEY_SCORE, QUERY_SCORE = None, None
 VALUE_IS_KEY = False
 KEY_IS_SCALAR = True
 
 term = key_slope = query_slope = param_slope = None  # scores are added, no feature takes part
+term_slope = None
 
 
 @inline

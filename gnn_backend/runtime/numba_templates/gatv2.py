@@ -8,10 +8,11 @@ from gnn_backend.runtime.numba_templates.common import inline
 # Which operand plays which role. The value is the key itself, so that each row is read once.
 KEY, QUERY, PARAM, VALUE = "x_src", "x_dst", "att", "x_src"
 EDGE_ROWS, EDGE_TERM = "edge", None
+KEY_SCORE, QUERY_SCORE = None, None
 VALUE_IS_KEY = True
 KEY_IS_SCALAR = False
 
-logit_slope = None
+logit_slope = term_slope = None
 
 
 @inline

@@ -113,12 +113,14 @@ def destination_sides(a, row, h):
 
 
 @inline
-def backward_dst_edges(a, row, begin, end, query_sums, param_sums, edge_query_sums, buffer):
+def backward_dst_edges(a, row, begin, end, sums, param_sums, buffer):
     """Gradients towards one destination row (over edges begin..end), parameter and edges."""
+    query_sums, edge_query_sums, term_sums = sums
     b = backward_buffers(buffer)
     key_stride, stats = a.heads * a.key_width, shift(a.stats, row * a.heads * 2)
     clear(query_sums, key_stride)
     clear(edge_query_sums, a.heads * a.feature_width)
+    clear(term_sums, a.heads)
     for e in range(begin, end, EDGES):
         chunk = chunk_at(a, e, end)
         for h in range(a.heads):
@@ -126,6 +128,7 @@ def backward_dst_edges(a, row, begin, end, query_sums, param_sums, edge_query_su
             sides = destination_sides(a, row, h)
             chunk_slopes(a, b, chunk, h, sides, shift(stats, 2 * h), None)
             put_edge_scalars(shift(a.grad_edge_bias, h), chunk, a.heads, b.slopes)
+            add_total(term_sums, h, b.terms, chunk.n)
             if KEY_IS_SCALAR:
                 add_total(query_sums, at, b.slopes, chunk.n)
             else:
@@ -156,12 +159,15 @@ def backward_dst(block, address):
         row = row_of(a.row_ids, place)
         query_sums = shift(a.grad_query, row * features)
         edge_query_sums = shift(a.grad_edge_query, row * edge_features)
+        term_sums = shift(a.grad_query_term, row * a.heads)
         if not whole:
             query_sums = slot_target(a.slot_sums, slot * features, query_sums)
             edge_query_sums = slot_target(a.slot_edge, slot * edge_features, edge_query_sums)
+            term_sums = slot_target(a.slot_term, slot * a.heads, term_sums)
             put(a.slot_row, slot, place)
             slot += 1
-        backward_dst_edges(a, row, begin, end, query_sums, param_sums, edge_query_sums, buffer)
+        sums = query_sums, edge_query_sums, term_sums
+        backward_dst_edges(a, row, begin, end, sums, param_sums, buffer)
 
 
 def merge_backward_dst(block, address):
@@ -170,5 +176,6 @@ def merge_backward_dst(block, address):
     features = a.heads * a.key_width
     add_slots(a, a.slot_sums, a.grad_query, features)
     add_slots(a, a.slot_edge, a.grad_edge_query, a.heads * a.feature_width)
+    add_slots(a, a.slot_term, a.grad_query_term, a.heads)
     for other in range(1, a.blocks):
         add_scaled(a.grad_param, features, shift(a.grad_param, other * features), 1.0)

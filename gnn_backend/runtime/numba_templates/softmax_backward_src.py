@@ -58,11 +58,13 @@ def finish_key_tile(at, like, mask, row, key_sums, param, scalars):
 
 
 @inline
-def source_sides(a, key, value, h):
+def source_sides(a, row, key, value, h):
     """What logits and weight gradients are computed of, by source."""
     at, value_at, edge_at = h * a.key_width, h * a.width, h * a.feature_width
     edge, scalars = shift(a.edge, at), a.scalars
-    side = Side(shift(a.query, at), shift(key, at), shift(a.param, at), edge, scalars, True)
+    query, param = shift(a.query, at), shift(a.param, at)
+    terms, own_term = shift(a.query_term, h), shift(a.key_term, row * a.heads + h)
+    side = Side(query, shift(key, at), param, edge, scalars, True, terms, own_term)
     dot_side = DotSide(shift(a.grad_out, value_at), shift(value, value_at))
     asked, summed = a.edge_query, a.grad_out_edge
     edge_side = EdgeSide(asked_features(a, asked, h), None, shift(asked, edge_at))
@@ -71,23 +73,26 @@ def source_sides(a, key, value, h):
 
 
 @inline
-def backward_src_edges(a, row, begin, end, key_sums, value_sums, buffer):
+def backward_src_edges(a, row, begin, end, sums, buffer):
     """Gradients towards one source row over edges begin..end."""
+    key_sums, value_sums, term_sums = sums
     b = backward_buffers(buffer)
     key_stride, stride = a.heads * a.key_width, a.heads * a.width
     key = shift(a.key, row * key_stride)
     value = key if VALUE_IS_KEY else shift(a.value, row * stride)
     clear(key_sums, key_stride)
     clear(value_sums, stride)
+    clear(term_sums, a.heads)
     for e in range(begin, end, EDGES):
         chunk = chunk_at(a, e, end)
         for h in range(a.heads):
             at, value_at = h * a.key_width, h * a.width
-            sides = source_sides(a, key, value, h)
+            sides = source_sides(a, row, key, value, h)
             chunk_slopes(a, b, chunk, h, sides, shift(a.stats, 2 * h), True)
             grad_out, head_sums = sides[1].table, shift(value_sums, value_at)
             sum_args = (head_sums, b.weights, chunk, grad_out, stride, None)
             for_tiles(weighted_sum_tile, a.width, sum_args)
+            add_total(term_sums, h, b.terms, chunk.n)
             if KEY_IS_SCALAR:
                 add_total(key_sums, at, b.slopes, chunk.n)
             else:
@@ -113,18 +118,22 @@ def backward_src(block, address):
         row = row_of(a.row_ids, place)
         key_sums = shift(a.grad_key, (block if VALUE_IS_KEY else row) * features)
         value_sums = shift(a.grad_value, row * outputs)
+        term_sums = shift(a.grad_key_term, row * a.heads)
         if not whole:
             if not VALUE_IS_KEY:
                 key_sums = slot_target(a.slot_more, slot * features, key_sums)
             value_sums = slot_target(a.slot_sums, slot * outputs, value_sums)
+            term_sums = slot_target(a.slot_term, slot * a.heads, term_sums)
             put(a.slot_row, slot, place)
             slot += 1
-        backward_src_edges(a, row, begin, end, key_sums, value_sums, buffer)
+        sums = key_sums, value_sums, term_sums
+        backward_src_edges(a, row, begin, end, sums, buffer)
 
 
 def merge_backward_src(block, address):
     """Add the partial gradients of each row."""
     a = arguments(address)
     add_slots(a, a.slot_sums, a.grad_value, a.heads * a.width)
+    add_slots(a, a.slot_term, a.grad_key_term, a.heads)
     if not VALUE_IS_KEY:
         add_slots(a, a.slot_more, a.grad_key, a.heads * a.key_width)

@@ -42,7 +42,7 @@ from gnn_backend.runtime.numba_templates.softmax_logits import (
 )
 
 FETCH_VALUE = None if VALUE_IS_KEY else True
-KEEP_AT, STATE_AT = 2 * EDGES, 6 * EDGES  # in the buffer of a block
+KEEP_AT, STATE_AT = 2 * EDGES, 7 * EDGES  # in the buffer of a block
 
 
 @inline

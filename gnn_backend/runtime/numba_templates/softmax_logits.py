@@ -36,8 +36,10 @@ from gnn_backend.runtime.numba_templates.gatv2 import (
     logit,
     logit_slope,
     term,
+    term_slope,
 )
 from gnn_backend.runtime.numba_templates.softmax_edges import (
+    EDGES,
     edge_dot_part,
     edge_position,
     edge_scalars,
@@ -45,8 +47,11 @@ from gnn_backend.runtime.numba_templates.softmax_edges import (
 )
 
 # What one head of a row reads, as pointers to its first feature: the gathered table, the row,
-# the parameter, an edge tensor; and which side is gathered.
-Side = namedtuple("Side", "table row param edge scalars swap")
+# the parameter, an edge tensor; and which side is gathered. ``terms``, ``own_term``: scores [H] of
+# the gathered side and of the row, or None.
+Side = namedtuple("Side", "table row param edge scalars swap terms own_term")
+
+ENDS_AT = 6 * EDGES  # in the buffer of a block: the scores of both ends, before backward
 
 # Features of the edges, and the row they are multiplied with: of the row itself, or ``swapped``.
 EdgeSide = namedtuple("EdgeSide", "features row swapped")
@@ -143,12 +148,33 @@ def add_edge_dots(a, sums, chunk, edge_side):
 
 
 @inline
-def finish_logits(logits, n, bias, scalars, inner):
-    """Logits from the sums over features; ``inner``: their derivatives by these sums, or None."""
+def end_scores(target, chunk, terms, own_term, heads):
+    """target[k] = the sum of both ends' terms; returns the target, or None if there are none."""
+    fill_end_scores(target, chunk, terms, own_term, heads)
+    return optional(target, terms)
+
+
+@inline
+def fill_end_scores(target, chunk, terms, own_term, heads):
+    if terms is None:
+        return
+    own = get(own_term, 0)
+    for k in range(chunk.n):
+        put(target, k, get(terms, neighbor(chunk.nbrs, k, heads)) + own)
+
+
+@inline
+def finish_logits(logits, n, bias, ends, scalars, inner, outer):
+    """Logits from the sums over features, and the terms of edges and of ends.
+
+    ``inner``, ``outer``: their derivatives by these sums and by the terms, or None.
+    """
     like = zeros(REAL, 1)
     for k in range(0, n, lanes(like)):
-        sums, extra = load(logits, k, like, None), load(bias, k, like, None)
+        sums = load(logits, k, like, None)
+        extra = load(bias, k, like, None) + load(ends, k, like, None)
         put_slope(inner, k, sums, extra, scalars)
+        put_term_slope(outer, k, sums, extra, scalars)
         store(logits, k, logit(sums, extra, scalars), None)
 
 
@@ -157,6 +183,13 @@ def put_slope(inner, k, sums, extra, scalars):
     if inner is None:
         return
     store(inner, k, logit_slope(sums, extra, scalars), None)
+
+
+@inline
+def put_term_slope(outer, k, sums, extra, scalars):
+    if outer is None:
+        return
+    store(outer, k, term_slope(sums, extra, scalars), None)
 
 
 @inline
@@ -172,16 +205,18 @@ def add_logit_sums(a, logits, chunk, side):
 
 @inline
 def compute_logits(a, logits, bias, chunk, h, side, edge_side):
-    """Logits of one head of a chunk; ``bias`` is a buffer."""
+    """Logits of one head of a chunk; ``logits`` begins the buffers that hold ``bias``."""
     add_logit_sums(a, logits, chunk, side)
     add_edge_dots(a, logits, chunk, edge_side)
     extra = edge_scalars(bias, chunk, shift(a.edge_bias, h), a.heads)
-    finish_logits(logits, chunk.n, extra, a.scalars, None)
+    ends = end_scores(shift(logits, ENDS_AT), chunk, side.terms, side.own_term, a.heads)
+    finish_logits(logits, chunk.n, extra, ends, a.scalars, None, None)
 
 
 @inline
-def compute_products(a, logits, dots, bias, chunk, h, side, dot_side, edge_side, edge_dot_side):
-    """Logits, and <cotangent, what is summed>, of one head; slopes of the logits in ``bias``."""
+def compute_products(a, b, chunk, h, side, dot_side, edge_side, edge_dot_side):
+    """Logits, and <cotangent, what is summed>, of one head; their slopes in ``bias``, ``terms``."""
+    logits, dots = b.logits, b.dots
     stride = a.heads * a.width
     dot_args = (dot_side.table, stride)
     clear(dots, chunk.n)
@@ -194,8 +229,10 @@ def compute_products(a, logits, dots, bias, chunk, h, side, dot_side, edge_side,
         for_tiles(products_tile, a.width, args)
     add_edge_dots(a, logits, chunk, edge_side)
     add_edge_dots(a, dots, chunk, edge_dot_side)
-    extra = edge_scalars(bias, chunk, shift(a.edge_bias, h), a.heads)
-    finish_logits(logits, chunk.n, extra, a.scalars, optional(bias, logit_slope))
+    extra = edge_scalars(b.bias, chunk, shift(a.edge_bias, h), a.heads)
+    ends = end_scores(b.terms, chunk, side.terms, side.own_term, a.heads)
+    inner, outer = optional(b.bias, logit_slope), optional(b.terms, term_slope)
+    finish_logits(logits, chunk.n, extra, ends, a.scalars, inner, outer)
 
 
 @inline
@@ -203,7 +240,9 @@ def row_sides(a, row, h):
     """The sides of a logit, by destination."""
     at = h * a.key_width
     query = shift(a.query, row * a.heads * a.key_width + at)
-    side = Side(shift(a.key, at), query, shift(a.param, at), shift(a.edge, at), a.scalars, None)
+    terms, own_term = shift(a.key_term, h), shift(a.query_term, row * a.heads + h)
+    key, param, edge = shift(a.key, at), shift(a.param, at), shift(a.edge, at)
+    side = Side(key, query, param, edge, a.scalars, None, terms, own_term)
     return side, EdgeSide(
         asked_features(a, a.edge_query, h),
         shift(a.edge_query, (row * a.heads + h) * a.feature_width),

@@ -17,7 +17,7 @@ from gnn_backend.runtime.numba_templates.common import (
     inline,
     neighbor,
 )
-from gnn_backend.runtime.numba_templates.gatv2 import logit_slope
+from gnn_backend.runtime.numba_templates.gatv2 import logit_slope, term_slope
 from gnn_backend.runtime.numba_templates.softmax_edges import (
     EDGES,
     add_edge_scalars,
@@ -29,7 +29,7 @@ from gnn_backend.runtime.numba_templates.softmax_logits import compute_products
 # The table that is gathered, one row a neighbour, and the row it is multiplied with.
 DotSide = namedtuple("DotSide", "table row")
 
-Buffers = namedtuple("Buffers", "logits dots weights slopes bias keep")
+Buffers = namedtuple("Buffers", "logits dots weights slopes bias keep terms")
 
 
 @inline
@@ -42,22 +42,25 @@ def backward_buffers(buffer):
         shift(buffer, 3 * EDGES),
         shift(buffer, 4 * EDGES),
         shift(buffer, 5 * EDGES),
+        shift(buffer, 9 * EDGES),
     )
 
 
 @inline
 def chunk_slopes(a, b, chunk, h, sides, stats, swap):
-    """Fill ``b.weights`` and ``b.slopes``; ``stats`` of the row, or (``swap``) of neighbours."""
+    """Fill ``b.weights``, ``b.slopes`` and, where ends bring terms, ``b.terms`` by these.
+
+    ``stats`` are those of the row, or (``swap``) of neighbours.
+    """
     side, dot_side, edge_side, edge_dot_side = sides
-    compute_products(
-        a, b.logits, b.dots, b.bias, chunk, h, side, dot_side, edge_side, edge_dot_side
-    )
+    compute_products(a, b, chunk, h, side, dot_side, edge_side, edge_dot_side)
     add_edge_scalars(b.dots, chunk, shift(a.grad_attention, h), a.heads)
     keep = keep_factors(DROPOUT, a, chunk, h, b.keep)
     multiply(b.dots, chunk.n, keep)
     subtract_stats(b.logits, b.dots, chunk, stats, a.heads, swap)
     softmax_slopes(b.logits, b.dots, chunk.n, b.weights, b.slopes)
     multiply(b.weights, chunk.n, keep)
+    multiply(b.terms, chunk.n, optional(b.slopes, term_slope))
     multiply(b.slopes, chunk.n, optional(b.bias, logit_slope))
 
 

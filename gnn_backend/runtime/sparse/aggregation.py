@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -10,9 +10,11 @@ from torch import Tensor
 
 from gnn_backend.graph import Graph
 from gnn_backend.graph.graph import Direction
+from gnn_backend.profile import note_choice
 from gnn_backend.runtime.aggregation import Forward, Message
 from gnn_backend.runtime.device import DeviceEngine
 from gnn_backend.runtime.sparse import linear_aggregation as linear
+from gnn_backend.runtime.sparse import selection
 from gnn_backend.runtime.sparse.aggregation_instances import (
     FIRST,
     KEEP,
@@ -22,7 +24,7 @@ from gnn_backend.runtime.sparse.aggregation_instances import (
     flags_of,
 )
 from gnn_backend.runtime.sparse.aggregation_plans import BackwardEdgePlan, BackwardPlan, ForwardPlan
-from gnn_backend.runtime.sparse.rows import Rows, rows_of
+from gnn_backend.runtime.sparse.rows import rows_of
 
 _LINEAR = frozenset(("sum", "mean"))
 
@@ -58,19 +60,24 @@ class DeviceAggregation:
         """One pass over the neighbours; see ``launch.AggregationEngine``."""
         x = message.x
         if len(wanted) == 1 and wanted[0] in _LINEAR and message.kind in linear.OPERATORS:
-            return Forward({wanted[0]: linear.forward(self.engine, graph, message, *wanted)}, {})
+            return Forward(
+                {wanted[0]: linear.reduced(self.engine, graph, "dst", *wanted, message)}, {}
+            )
         second = save and isinstance(temperature, Tensor)
         flags = flags_of(wanted, keep=save, first=first, nan_wins=nan_wins, second=second)
         shape = (graph.num_dst, *x.shape[1:])
         values = {name: x.new_empty(shape) for name in wanted}
         wide = torch.promote_types(x.dtype, torch.float32)
-        rows = _rows(graph, "dst", message)
+        numbers = graph.by_dst.indptr.dtype
         saved = {
-            name: x.new_empty(shape, dtype=rows.edge_dtype if place else wide)
+            name: x.new_empty(shape, dtype=numbers if place else wide)
             for name, place in _saved(wanted, flags, save)
         }
-        plan = _plan(ForwardPlan, graph, rows, message, flags)
-        plan.run(self.engine, message, _heat(temperature, x), {**values, **saved})
+        heat, results = _heat(temperature, x), {**values, **saved}
+        self._pass(
+            ForwardPlan, graph, "dst", message, flags, wanted,
+            lambda plan: plan.run(self.engine, message, heat, results),
+        )  # fmt: skip
         return Forward(values, saved)
 
     def aggregate_backward(
@@ -105,28 +112,48 @@ class DeviceAggregation:
         flags = flags_of(grads, keep=True, first=first, nan_wins=nan_wins) & ~KEEP
         tables = gradient_tables(graph, forward, grads, first=first)
         heat = _heat(temperature, message.x) if flags & STATISTICS["softmax"] else None
+
+        def run(plan: Any) -> Tensor:
+            found: Tensor = plan.run(self.engine, message, tables, heat)
+            return found
+
         if needs_x:
-            rows = _rows(graph, "src", message)
-            plan = _plan(BackwardPlan, graph, rows, message, flags)
-            of_x = plan.run(self.engine, message, tables, heat)
+            of_x = self._pass(BackwardPlan, graph, "src", message, flags, tuple(grads), run)
         if needs_edge:
-            rows = _rows(graph, "dst", message)
-            edge_plan = _plan(BackwardEdgePlan, graph, rows, message, flags)
-            of_edge = edge_plan.run(self.engine, message, tables, heat)
+            of_edge = run(_plan(BackwardEdgePlan, graph, "dst", message, flags, None))
         return of_x, of_edge, of_temperature
 
+    def _pass(
+        self, kind: type[Any], graph: Graph, direction: Direction, message: Message, flags: int,
+        names: tuple[str, ...], run: Callable[[Any], Any],
+    ) -> Any:  # fmt: skip
+        """Run a pass over the rows of ``direction`` at the task length that is chosen for it."""
+        _, heads, dim = message.x.shape
+        values = 0 if message.edge is None else message.edge.shape[1:].numel()
+        family = selection.family_of(names, values)
+        if family in selection.LINEAR:  # of messages that are not linear in the rows
+            family = "several"
+        form = selection.Form(family, ", ".join(names), message.x.dtype, heads, dim, values)
 
-def _rows(graph: Graph, direction: Direction, message: Message) -> Rows:
-    return rows_of(graph, direction, message.x.shape[1:].numel() * message.x.element_size())
+        def at(choice: selection.Choice) -> Any:
+            return run(_plan(kind, graph, direction, message, flags, choice.chunk))
+
+        choice = selection.choose(self.engine, graph, direction, form, at)
+        note_choice(lambda: choice.describe(form, direction))
+        return at(choice)
 
 
-def _plan(kind: type[Any], graph: Graph, rows: Rows, message: Message, flags: int) -> Any:
+def _plan(
+    kind: type[Any], graph: Graph, direction: Direction, message: Message, flags: int,
+    chunk: int | None,
+) -> Any:  # fmt: skip
     """The plan of such calls, kept with the graph."""
     x, edge = message.x, message.edge
     tail = None if edge is None else tuple(edge.shape[1:])
-    key = (kind, message.kind, flags, x.dtype, tuple(x.shape[1:]), tail)
+    key = (kind, message.kind, flags, x.dtype, tuple(x.shape[1:]), tail, chunk)
     found = graph.plans.get(key)
     if found is None:
+        rows = rows_of(graph, direction, x.shape[1:].numel() * x.element_size(), chunk)
         found = graph.plans[key] = kind(rows, message, flags)
     return found
 

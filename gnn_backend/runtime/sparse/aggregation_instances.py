@@ -59,8 +59,8 @@ def statistics_bytes(flags: int, dtype: str, wide: bool) -> int:
 
 
 def merge_vector(flags: int, dtype: str, width: int) -> int:
-    """Columns a lane of the merge: as many as leave room in shared memory."""
-    return merged_columns(dtype, width) if _words(flags) <= 8 else 1
+    """Columns a lane of the merge: about 16 bytes of the partials, which a lane reads at once."""
+    return merged_columns(dtype, width) if _words(flags) == 1 else 1
 
 
 def _head(dtype: str, columns: Columns, header: str) -> str:

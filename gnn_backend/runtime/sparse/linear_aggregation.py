@@ -1,4 +1,4 @@
-"""A sum or mean alone: the generalised SpMM and SDDMM, with the layouts tuned for them."""
+"""A sum or mean alone: over rows (the generalised SpMM), through cuSPARSE, or over tiles."""
 
 from __future__ import annotations
 
@@ -7,41 +7,70 @@ from torch import Tensor
 
 from gnn_backend.graph import Graph
 from gnn_backend.graph.graph import Direction
+from gnn_backend.profile import note_choice
 from gnn_backend.runtime.aggregation import Message
 from gnn_backend.runtime.device import DeviceEngine
-from gnn_backend.runtime.sparse import sddmm, spmm
+from gnn_backend.runtime.sparse import cusparse, sddmm, selection, spmm, tile_sums
 from gnn_backend.runtime.sparse.aggregation_plans import edge_operand
+from gnn_backend.runtime.sparse.model import CUSPARSE, TILES
 from gnn_backend.runtime.sparse.rows import rows_of
+from gnn_backend.runtime.sparse.selection import Choice
 from gnn_backend.runtime.sparse.spmm import Operand
 
 #: Messages whose sums are linear in the sources' rows.
 OPERATORS = {"copy": "copy_lhs", "mul": "mul", "add": "add"}
 
 
-def forward(engine: DeviceEngine, graph: Graph, message: Message, reduce: str) -> Tensor:
-    """Sum or mean of messages, in the operands' dtype."""
-    op = OPERATORS[message.kind]
-    return _reduced(engine, graph, "dst", op, reduce, message, message.x)
+def reduced(
+    engine: DeviceEngine, graph: Graph, direction: Direction, reduce: str, message: Message
+) -> Tensor:
+    """Sum or mean of messages over the rows of ``direction``, in the operands' dtype.
+
+    ``message.x`` [nodes at the other end, H, D].
+    """
+    table, edge = message.x, message.edge
+    if message.kind == "add":
+        return _over_rows(engine, graph, direction, reduce, message, None)
+    _, heads, dim = table.shape
+    values = 0 if edge is None else edge.shape[1:].numel()
+    family = selection.family_of((reduce,), values)
+    form = selection.Form(family, reduce, table.dtype, heads, dim, values)
+
+    def run(choice: Choice) -> Tensor:
+        mean = reduce == "mean"
+        if choice.path == CUSPARSE:
+            weights = None if edge is None else edge.view(-1)
+            flat = table.view(-1, heads * dim)
+            out = cusparse.product(graph, direction, flat, weights, mean=mean)
+            return out.view(-1, heads, dim)
+        if choice.path == TILES:
+            return tile_sums.tile_sum(engine, graph, direction, table, edge, mean=mean)
+        return _over_rows(engine, graph, direction, reduce, message, choice.chunk)
+
+    choice = selection.choose(engine, graph, direction, form, run)
+    note_choice(lambda: choice.describe(form, direction))
+    return run(choice)
 
 
 def backward_x(engine: DeviceEngine, graph: Graph, message: Message, grad: Tensor) -> Tensor:
     """Gradient of the sources' rows from that of the sum [num_dst, H, D]."""
-    op = "mul" if message.kind == "mul" else "copy_lhs"
-    return _reduced(engine, graph, "src", op, "sum", message, grad)
+    if message.kind == "mul":
+        return reduced(engine, graph, "src", "sum", message._replace(x=grad))
+    return reduced(engine, graph, "src", "sum", Message("copy", grad, None))
 
 
-def _reduced(
-    engine: DeviceEngine, graph: Graph, direction: Direction, op: str, reduce: str,
-    message: Message, table: Tensor,
+def _over_rows(
+    engine: DeviceEngine, graph: Graph, direction: Direction, reduce: str, message: Message,
+    chunk: int | None,
 ) -> Tensor:  # fmt: skip
-    _, heads, dim = table.shape
-    edge = None if op == "copy_lhs" else message.edge
-    rhs, shared = edge_operand(message) if edge is not None else (Operand(), 1)
-    key = ("linear", direction, op, reduce, table.dtype, heads, dim, rhs.access, shared)
+    table, edge = message.x, message.edge
+    op, (_, heads, dim) = OPERATORS[message.kind], table.shape
+    rhs, shared = edge_operand(message)
+    key = ("linear", direction, op, reduce, table.dtype, heads, dim, rhs.access, shared, chunk)
     plan = graph.plans.get(key)
     if plan is None:
         lhs = _row(table)
-        rows = rows_of(graph, direction, max(lhs.row_bytes, rhs.row_bytes))
+        rows = rows_of(graph, direction, max(lhs.row_bytes, rhs.row_bytes), chunk)
         plan = graph.plans[key] = spmm.Plan(
             rows, op, reduce, table.dtype, lhs, rhs, heads * dim, shared, False
         )

@@ -13,10 +13,10 @@ from gnn_backend.graph import CSR, Graph, Splits
 from gnn_backend.graph.build import expand_rows, index_dtype
 from gnn_backend.graph.graph import Direction
 from gnn_backend.graph.splits import bound_splits, count_splits, make_splits
+from gnn_backend.runtime.sparse import model
 
-_CHUNKS = (64, 128, 256, 512, 1024)  # edges a task
-_FULL_TASKS = 4500  # tasks of full length that keep a large GPU busy, at whole rows
-_WHOLE_ROW = 512  # bytes
+#: The family of operators whose task length is not chosen by measurement.
+OPERATORS = "operators"
 
 
 @dataclass(frozen=True)
@@ -78,19 +78,17 @@ class Rows:
         return rows if ids is None else torch.empty_like(rows).index_copy_(0, ids.long(), rows)
 
 
-def chunk_of(num_edges: int, row_bytes: int) -> int:
-    """Edges a task: few where there would be too few tasks to fill a GPU, else many.
+def chunk_of(num_edges: int, row_bytes: int, family: str = OPERATORS, itemsize: int = 4) -> int:
+    """Edges a task for operands of so many bytes a row; see :func:`model.chunk`."""
+    return model.chunk(family, num_edges, row_bytes, itemsize)
 
-    An edge of a narrow row is less work, so that there may be more tasks.
+
+def rows_of(graph: Graph, direction: Direction, row_bytes: int, chunk: int | None = None) -> Rows:
+    """The rows of one direction for operands of so many bytes a row, from the graph's cache.
+
+    ``chunk``: edges a task, where that has been chosen.
     """
-    work = num_edges * min(row_bytes, _WHOLE_ROW) // _WHOLE_ROW
-    fitting = [chunk for chunk in _CHUNKS if work >= chunk * _FULL_TASKS]
-    return max(fitting, default=_CHUNKS[0])
-
-
-def rows_of(graph: Graph, direction: Direction, row_bytes: int) -> Rows:
-    """The rows of one direction for operands of so many bytes a row, from the graph's cache."""
-    chunk = chunk_of(graph.num_edges, row_bytes)
+    chunk = chunk or chunk_of(graph.num_edges, row_bytes)
     key = ("rows", direction, chunk)
     rows = graph.plans.get(key)
     if rows is None:

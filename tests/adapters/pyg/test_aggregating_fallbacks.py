@@ -248,7 +248,7 @@ def test_cached_layers_keep_what_stock_keeps(cls: Any) -> None:
 def test_normalisation_is_computed_once_and_follows_edits() -> None:
     conv, edge_index, weight = nn.GCNConv(WIDTH, 4), EDGES.clone(), WEIGHT.clone()
     calls = []
-    real = gnn_backend.layers.normalization.streamed
+    real = gnn_backend.layers.scaled_adjacency.streamed
 
     def counted(*args: Any) -> Any:
         calls.append(1)
@@ -282,10 +282,10 @@ def test_inference_mode_then_training(weighted: bool) -> None:
 
 def test_order_of_map_and_aggregation() -> None:
     """The narrower side is aggregated: widths that reach the operator tell."""
-    from gnn_backend.layers import linear_aggregation
+    from gnn_backend.layers import scaled_adjacency
 
     widths = []
-    real = linear_aggregation.aggregate
+    real = scaled_adjacency.aggregate
 
     def seen(graph: Any, x: Tensor, *args: Any, **kwargs: Any) -> Any:
         widths.append(x.shape[1])
@@ -293,7 +293,7 @@ def test_order_of_map_and_aggregation() -> None:
 
     x = X.clone().requires_grad_()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(linear_aggregation, "aggregate", seen)
+        patch.setattr(scaled_adjacency, "aggregate", seen)
         with fused(4):
             nn.GCNConv(WIDTH, 2)(x, EDGES)
             nn.GCNConv(WIDTH, 32)(x, EDGES)

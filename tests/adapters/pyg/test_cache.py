@@ -343,3 +343,13 @@ def test_clear() -> None:
     clear_cache()
     assert cached_bytes() == 0
     assert graph_of(given, PLAIN) is not first
+
+
+def test_self_loops_are_added_to_the_graph_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    edges = torch.tensor([[0, 1, 2, 2], [1, 2, 2, 0]])
+    kept = GraphCache()
+    kept.get(edges, Variant(3, 3, False))
+    monkeypatch.setattr(cache_module, "build_graph", None)
+    looped = kept.get(edges, Variant(3, 3, True, fill_value=1.0))
+    assert looped.num_edges == 6
+    assert looped is kept.get(edges, Variant(3, 3, True, fill_value=1.0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import random
 from typing import Any
 
 import pytest
@@ -26,29 +27,58 @@ def layer(**options: Any) -> SuperGATConv:
     return SuperGATConv(F, options.pop("out_channels", 4), **options)
 
 
-@pytest.mark.parametrize("attention_type", ["MX", "SD"])
-def test_attention_loss(attention_type: str) -> None:
-    stock = layer(attention_type=attention_type, edge_sample_ratio=0.7)
+def trained(conv: SuperGATConv, acceleration: Any, *given: Any) -> list[torch.Tensor]:
+    """The loss's logits and labels, the loss with the output's, and its gradients."""
+    x = X.detach().requires_grad_()
+    seed_all(3)
+    with acceleration:
+        out = conv(x, *given)
+    loss = conv.get_attention_loss() + out.square().mean()
+    return [
+        conv.att_x, conv.att_y, loss, *torch.autograd.grad(loss, [x, *conv.parameters()]),
+        torch.rand(1), torch.tensor(random.random()),
+    ]  # fmt: skip
+
+
+def same_training(stock: SuperGATConv, *given: Any) -> None:
     ours = copy.deepcopy(stock)
-    found = []
-    for conv, acceleration in (
-        (stock, gnn_backend.disabled()),
-        (ours, gnn_backend.enabled(mode="strict", hosts="pyg")),
-    ):
-        seed_all(3)
-        with acceleration:
-            out = conv(X, EDGES)
-        loss = conv.get_attention_loss() + out.square().mean()
-        found.append([loss, *torch.autograd.grad(loss, list(conv.parameters()))])
-    for got, want in zip(*found, strict=True):
-        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
-    negative = edges(N, N, seed=5)
-    for conv in (stock, ours):
-        with gnn_backend.enabled(hosts="pyg") if conv is ours else gnn_backend.disabled():
-            conv.edge_sample_ratio = 1.0
-            conv(X, EDGES, negative)
-    torch.testing.assert_close(ours.att_x, stock.att_x)
-    assert torch.equal(ours.att_y, stock.att_y)
+    strict = gnn_backend.enabled(mode="strict", hosts="pyg")
+    want = trained(stock, gnn_backend.disabled(), *given)
+    for got, expected in zip(trained(ours, strict, *given), want, strict=True):
+        torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("attention_type", ["MX", "SD"])
+@pytest.mark.parametrize("sampled", [0.7, 1.0])
+def test_attention_loss(attention_type: str, sampled: float) -> None:
+    """The same pairs in the same order, and both generators left as stock leaves them."""
+    same_training(layer(attention_type=attention_type, edge_sample_ratio=sampled), EDGES)
+
+
+@pytest.mark.parametrize("form", ["given", "batch", "reverse"])
+def test_where_the_pairs_come_from(form: str) -> None:
+    conv = layer(heads=3, is_undirected=form == "batch", edge_sample_ratio=0.8,
+                 flow="target_to_source" if form == "reverse" else "source_to_target")  # fmt: skip
+    if form == "given":
+        same_training(conv, EDGES, edges(N, N, seed=5))
+    elif form == "batch":
+        same_training(conv, EDGES[:, EDGES[0].argsort()], None, torch.zeros(N, dtype=torch.long))
+    else:
+        same_training(conv, EDGES)
+
+
+@pytest.mark.parametrize("negative", [((0, 1), (1, 2)), torch.tensor([[-1, 0], [1, 2]])], ids=str)
+def test_pairs_that_are_left_to_stock(negative: Any) -> None:
+    if isinstance(negative, tuple):
+        negative = tuple(torch.tensor(row) for row in negative)
+    conv = layer(dropout=0.3)
+    seed_all(3)
+    with gnn_backend.disabled():
+        want = conv(X, EDGES, negative), conv.att_x
+    seed_all(3)
+    with gnn_backend.enabled(hosts="pyg"):
+        got = conv(X, EDGES, negative), conv.att_x
+    assert torch.equal(got[0], want[0]) and torch.equal(got[1], want[1])
 
 
 class OwnAttention(SuperGATConv):

@@ -38,8 +38,15 @@ MODULES: dict[str, Callable[[], Any]] = {
     "var": aggr.VarAggregation,
     "std": aggr.StdAggregation,
     "softmax": lambda: aggr.SoftmaxAggregation(t=0.4, learn=True),
+    "softmax, by channel": lambda: aggr.SoftmaxAggregation(t=0.4, learn=True, channels=WIDTH),
     "powermean": lambda: aggr.PowerMeanAggregation(p=2.0),
+    "powermean, learned": lambda: aggr.PowerMeanAggregation(p=1.0, learn=True),
+    "powermean, by channel": lambda: aggr.PowerMeanAggregation(p=2.0, learn=True, channels=WIDTH),
     "several": lambda: aggr.MultiAggregation(["mean", "max", "std", "softmax"]),
+    "several, learned": lambda: aggr.MultiAggregation(
+        ["softmax", "powermean", aggr.SoftmaxAggregation(t=2.0, learn=True)],
+        aggrs_kwargs=[{"learn": True}, {"learn": True, "p": 3.0}, {}],
+    ),
 }
 FUNCTIONS: dict[str, Callable[..., Tensor]] = {
     **{
@@ -117,6 +124,54 @@ def test_softmax() -> None:
     check(lambda x: utils.softmax(x.T, index, num_nodes=GROUPS, dim=-1).T)
 
 
+ADJACENCY = torch.sparse_coo_tensor(
+    torch.stack([SORTED, torch.arange(ROWS)]), normal(ROWS, seed=4), (GROUPS + 1, ROWS)
+).coalesce()
+
+
+@pytest.mark.parametrize("layout", [torch.sparse_csr, torch.sparse_coo])
+@pytest.mark.parametrize("reduce", ["sum", "add", "mean", "max", "min"])
+@pytest.mark.filterwarnings("ignore:Converting sparse tensor")
+def test_products(reduce: str, layout: torch.layout) -> None:
+    matrix = ADJACENCY.to_sparse(layout=layout)
+    if layout == torch.sparse_coo:
+        matrix = matrix.coalesce()
+    check(lambda x: utils.spmm(matrix, x, reduce))
+
+
+@pytest.mark.parametrize("reduce", ["max", "min"])
+def test_products_with_ties_and_nan(reduce: str) -> None:
+    entries = torch.tensor([[0, 0, 0, 1, 1], [0, 1, 2, 1, 3]])
+    matrix = torch.sparse_coo_tensor(entries, torch.ones(5), (3, 4)).to_sparse_csr()
+    x = torch.tensor([[2.0, 1.0], [2.0, torch.nan], [2.0, 3.0], [0.0, 0.0]])
+
+    def run() -> list[Tensor]:
+        leaf = x.clone().requires_grad_()
+        out = utils.spmm(matrix, leaf, reduce)
+        return [out.detach(), *torch.autograd.grad(out[:, 0].sum(), leaf)]
+
+    want = run()
+    with gnn_backend.enabled(mode="strict", hosts="pyg"), gnn_backend.profile() as profile:
+        got = run()
+    assert profile.accelerated == 1
+    for a, b in zip(got, want, strict=True):
+        torch.testing.assert_close(a, b, equal_nan=True)
+
+
+def test_layers_on_an_adjacency_multiply_by_kernels() -> None:
+    square = torch.sparse_coo_tensor(
+        torch.stack([SORTED, torch.arange(ROWS)]), torch.ones(ROWS), (ROWS, ROWS)
+    ).to_sparse_csr()
+    torch.manual_seed(0)
+    conv = nn.SAGEConv(WIDTH, 4)
+    want = conv(X, square)
+    with gnn_backend.enabled(hosts="pyg"), gnn_backend.profile() as profile:
+        got = conv(X, square)
+    torch.testing.assert_close(got, want)
+    assert dict(profile.reasons) == {"adjacency": 1}
+    assert profile.by_symbol["pyg.spmm"].accelerated == 1 and profile.launches
+
+
 def test_offsets_that_leave_rows_out_are_torchs() -> None:
     ptr = PTR[:-2].clone()  # the last group is empty
     with gnn_backend.enabled(hosts="pyg"), gnn_backend.profile() as profile:
@@ -148,6 +203,10 @@ HOSTS: dict[str, Callable[[], Any]] = {
     "one-off, unsorted": lambda: utils.scatter(X, UNSORTED.clone(), 0, GROUPS, "sum"),
     "any": lambda: utils.scatter(X, SORTED, 0, GROUPS, "any"),
     "integers": lambda: utils.scatter(X.long(), SORTED, 0, GROUPS, "sum"),
+    "sparse gradients": lambda: utils.spmm(
+        ADJACENCY.to_sparse_csr().requires_grad_(), X.new_ones(ROWS, 1), "sum"
+    ).detach(),
+    "a transposed matrix": lambda: utils.spmm(ADJACENCY.to_sparse_csc(), X, "sum"),
     "another dimension": lambda: utils.scatter(X.T.contiguous(), SORTED, 1, GROUPS, "sum"),
 }
 

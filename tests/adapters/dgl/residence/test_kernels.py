@@ -224,11 +224,13 @@ def test_typed_products(place: Place, gathered: bool) -> None:
 def test_segments(place: Place) -> None:
     def run(x: Tensor, lengths: Tensor) -> Any:
         x = leaf(x)
+        offsets = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
         found = [dgl.ops.segment_reduce(lengths, x, reducer=r) for r in ("sum", "mean", "max")]
+        found += [dgl.backend.segment_reduce(r, x, offsets)[[0, 2, 3]] for r in ("sum", "max")]
         pull_back(torch.cat(found))
         return [y.detach() for y in found], x.grad
 
-    used = ("segment_reduce", "segment_reduce_backward")
+    used = ("readout", "segment_reduce", "segment_reduce_backward")
     check(place, run, torch.randn(30, 3), torch.tensor([20, 0, 3, 7]), used=used)
 
 

@@ -35,19 +35,23 @@ class Operator:
         Name of ``(*args, **kwargs) -> bool``: whether there is a kernel for a call.
     fast : str
         Name of ``(*args, **kwargs) -> result``.
+    counts : bool
+        Whether the calls that are left to the host are counted; not those that only lead to others.
     """
 
     symbol: str
     module: str
     ready: str
     fast: str
+    counts: bool = True
 
     def __call__(self, original: Callable[..., Any]) -> Any:
         """Return the replacement of ``original``."""
         fast = f"{self.module}:{self.fast}"
         dispatched = Dispatcher(self.symbol, _no_reason, fast)(original)
         is_ready, own = self._is_ready, self.symbol
-        compiling, bypasses, count = torch.compiler.is_compiling, bypassed, count_host_operator
+        compiling, bypasses = torch.compiler.is_compiling, bypassed
+        count = count_host_operator if self.counts else _no_reason
 
         # Names of this module must be closed over here: the function gets the host's globals.
         def replacement(*args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""PyG's reductions by an index or by offsets, as aggregation over the graph that groups rows.
+"""Reductions by an index or by offsets, as aggregation over the graph that groups rows.
 
 The edges of that graph run from each row to its group. It is known without asking the device where
 offsets are given, where an index was found to be sorted, or from its second use on; a one-off index

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from gnn_backend.bench.paths import CASES
 from gnn_backend.runtime.sparse import model
@@ -20,10 +21,10 @@ from gnn_backend.runtime.sparse.selection import worth_asking
 
 #: Constants of a model that knows nothing: rows, at the task length of the operators.
 UNFITTED: dict[str, Any] = {"source": "", "chunks": {}, "paths": {}}
-_FULL_TASKS = [round(250 * 1.25**step) for step in range(26)]
-_WHOLE_ROWS = (64, 128, 256, 512, 1024, 2048)
-_LEAST = (32, 64, 128)
-_WORST_WEIGHT = 0.25  # of the largest regret beside the mean, when task lengths are fitted
+_FULL_TASKS = [round(250 * 1.1**step) for step in range(62)]
+_WHOLE_ROWS = (64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
+_LEAST, _MOST = (32, 64, 128), (128, 256, 512, 1024)
+_WORST_WEIGHT = 0.5  # of the largest regret beside the mean, when task lengths are fitted
 _STEPS, _SMALL_STEP = 5000, 1e-9
 
 
@@ -124,44 +125,66 @@ def fit(passes: list[Measured], source: str) -> dict[str, Any]:
         constants["chunks"][kind] = list(chunks)
         # What ran out of memory is beaten by everything, and says nothing about its time.
         rows = [one.times.get(f"rows {_length(one, *chunks)}", math.inf) for one in mine]
-        fitted = {}
         timed = [(one, t) for one, t in zip(mine, rows, strict=True) if TILES in one.times]
         if any(one.times[TILES] * model.MARGIN < t for one, t in timed):
-            fitted[TILES] = _coefficients(TILES, [(o.work, o.times[TILES]) for o, _ in timed])
-        if fitted:
-            works = [(one.work, t) for one, t in zip(mine, rows, strict=True)]
-            constants["paths"][kind] = {ROWS: _coefficients(ROWS, works), **fitted}
+            constants["paths"][kind] = {
+                ROWS: _coefficients(ROWS, [(o.work, t, _weight(o, t)) for o, t in timed]),
+                TILES: _coefficients(
+                    TILES, [(o.work, o.times[TILES], _weight(o, t)) for o, t in timed]
+                ),
+            }
     return constants
 
 
-def _length(one: Measured, full_tasks: int, whole_row: int, least: int) -> int:
+def _weight(one: Measured, rows: float) -> float:
+    """How much a time matters: most where both paths take as long, so that errors decide."""
+    ratio = one.times[TILES] / rows
+    return min(ratio, 1 / ratio) ** 2
+
+
+def _length(one: Measured, *constants: int) -> int:
     work = one.work
-    return model.longest(work.num_edges, work.row_bytes, full_tasks, whole_row, least)
+    return model.longest(work.num_edges, work.row_bytes, *constants)
 
 
-def _fitted_chunks(passes: list[Measured]) -> tuple[int, int, int]:
-    """``full_tasks``, ``whole_row`` and ``least`` of the least regret among rows."""
-    lost = []
-    for one in passes:
-        times = {chunk: one.times.get(f"rows {chunk}", math.inf) for chunk in CHUNKS}
-        best = min(times.values())
-        lost.append({chunk: time / best - 1 for chunk, time in times.items()})
+def _fitted_chunks(passes: list[Measured]) -> tuple[int, ...]:
+    """``full_tasks``, ``whole_row``, ``least`` and ``most`` of the least regret among rows."""
+    best, cost = model.DEFAULT_CHUNKS, math.inf
+    for least, most in itertools.product(_LEAST, _MOST):
+        lost = torch.stack([_lost(one, least, most) for one in passes])
+        costs = lost.mean(0) + _WORST_WEIGHT * lost.amax(0)
+        place = int(costs.argmin())
+        if float(costs.view(-1)[place]) < cost:
+            cost = float(costs.view(-1)[place])
+            full, whole = divmod(place, len(_WHOLE_ROWS))
+            best = (_FULL_TASKS[full], _WHOLE_ROWS[whole], least, most)
+    return best
 
-    def cost(constants: tuple[int, int, int]) -> float:
-        regrets = [own[_length(one, *constants)] for one, own in zip(passes, lost, strict=True)]
-        return statistics.mean(regrets) + _WORST_WEIGHT * max(regrets)
 
-    return min(itertools.product(_FULL_TASKS, _WHOLE_ROWS, _LEAST), key=cost)
+def _lost(one: Measured, least: int, most: int) -> Tensor:
+    """Regret among rows for all ``full_tasks`` and ``whole_row``: ``model.longest`` of a grid."""
+    times = {chunk: one.times.get(f"rows {chunk}", math.inf) for chunk in CHUNKS}
+    fastest = min(times.values())
+    full, whole = torch.tensor(_FULL_TASKS)[:, None], torch.tensor(_WHOLE_ROWS)[None, :]
+    work = one.work.num_edges * whole.clamp(max=one.work.row_bytes) // whole
+    lost = torch.full((len(full), whole.shape[1]), times[least] / fastest - 1, dtype=torch.float64)
+    for length in CHUNKS:
+        if least < length <= most:
+            lost[work >= length * full] = times[length] / fastest - 1
+    return lost
 
 
-def _coefficients(path: str, timed: list[tuple[Work, float]]) -> list[float]:
-    """Coefficients of a path's terms: least squares of the relative error, none negative."""
-    terms = torch.tensor([work.terms(path) for work, _ in timed], dtype=torch.float64)
-    times = torch.tensor([time for _, time in timed], dtype=torch.float64)
-    scaled = terms / times[:, None]
+def _coefficients(path: str, timed: list[tuple[Work, float, float]]) -> list[float]:
+    """Coefficients of a path's terms: weighted least squares of the relative error, none negative.
+
+    ``timed``: work, milliseconds and weight of each pass.
+    """
+    terms = torch.tensor([work.terms(path) for work, _, _ in timed], dtype=torch.float64)
+    times, weights = torch.tensor([own[1:] for own in timed], dtype=torch.float64).T
+    scaled = terms / times[:, None] * weights[:, None]
     size = scaled.norm(dim=0).clamp(min=1e-30)
     scaled = scaled / size
-    gram, target = (scaled.T @ scaled).tolist(), scaled.sum(0).tolist()
+    gram, target = (scaled.T @ scaled).tolist(), (scaled.T @ weights).tolist()
     found = [0.0] * len(target)
     for _ in range(_STEPS):  # one coefficient after the other, each at its best for the rest
         largest = 0.0

@@ -29,7 +29,7 @@ def milliseconds(work: Work, name: str) -> float:
     path, _, chunk = name.partition(" ")
     if path != "rows":
         return 1.2 * sum(work.terms(path)) + 0.002
-    wanted = model.longest(work.num_edges, work.row_bytes, 3000, 512, 64)
+    wanted = model.longest(work.num_edges, work.row_bytes, 3000, 512, 64, 1024)
     off = abs(CHUNKS.index(int(chunk)) - CHUNKS.index(wanted))
     return (sum(work.terms("rows")) + 0.002) * (1 + 0.1 * off)
 
@@ -107,12 +107,12 @@ def test_regret_is_the_time_lost() -> None:
     (one,) = (p for p in passes if (p.graph, p.width, p.case) == ("dense", 64, "sum"))
     assert CUSPARSE not in one.times
     (found,) = regret.judge([one._replace(times={"rows 64": 3.0, "rows 512": 2.0})], {
-        "chunks": {"sum 16": [10**9, 512, 64]}, "paths": {}
+        "chunks": {"sum 16": [10**9, 512, 64, 1024]}, "paths": {}
     })  # fmt: skip
     assert (found.chosen, found.best, found.regret) == ("rows 64", "rows 512", 0.5)
     # What was not measured is no excuse.
     (found,) = regret.judge([one._replace(times={"rows 64": 3.0, "rows 512": 2.0})], {
-        "chunks": {"sum 16": [10**9, 512, 128]}, "paths": {}
+        "chunks": {"sum 16": [10**9, 512, 128, 1024]}, "paths": {}
     })  # fmt: skip
     assert found.regret == 0.5
 

@@ -1,14 +1,16 @@
 """The model behind the choice of a path and a task length: numbers of a graph to milliseconds.
 
 Task lengths are the longest that leave ``full_tasks`` tasks of full length, where an edge of a row
-narrower than ``whole_row`` bytes counts less. The time of a path is a sum of five terms whose
-coefficients, none of them negative, are fitted to measurements:
+narrower than ``whole_row`` bytes counts less, of at least ``least`` and at most ``most`` edges. The
+time of a path is a sum of terms whose coefficients, none of them negative, are fitted to
+measurements:
 
 - 1, what launches take;
 - bytes of gathered rows: of every edge, or of the 16 columns of every tile;
 - the part of these that a cache of ``CACHE_BYTES`` cannot hold, if all rows of the table are alike;
 - items: edges, or tiles times the pieces of 64 columns that a row is cut into;
-- bytes of the rows that are written.
+- bytes of the rows that are written;
+- tiles, over which weights are spread whatever the width is.
 
 ``bench fit`` makes the constants (``fitted.json``) of what ``bench spmm --paths`` measured, by the
 functions of this module, so that what is fitted is what runs. ``docs/selection.md`` has the rest.
@@ -23,8 +25,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 CHUNKS = (32, 64, 128, 256, 512, 1024)  # edges a task
-#: ``full_tasks``, ``whole_row`` and the shortest task, where nothing was fitted.
-DEFAULT_CHUNKS = (4500, 512, 64)
+#: ``full_tasks``, ``whole_row``, and the shortest and longest task, where nothing was fitted.
+DEFAULT_CHUNKS = (4500, 512, 64, 1024)
 #: Reductions that are chosen for alike.
 FAMILIES = ("sum", "weighted", "extreme", "several")
 PATHS = ROWS, CUSPARSE, TILES = ("rows", "cusparse", "tiles")
@@ -63,14 +65,15 @@ class Work(NamedTuple):
 
     def terms(self, path: str) -> tuple[float, ...]:
         """What the coefficients of a path are multiplied with, in units that keep them near 1."""
-        gathered, items = self.num_edges, float(self.num_edges)
+        gathered, items, tiles = self.num_edges, float(self.num_edges), 0.0
         if path == TILES:
             assert self.num_tiles is not None
             gathered = round(self.num_tiles * _TILE)
             items = self.num_tiles * -(-self.width // COLUMNS_AT_ONCE)
+            tiles = self.num_tiles
         far = max(0.0, 1 - CACHE_BYTES / max(1, self.num_columns * self.row_bytes))
         read, written = gathered * self.row_bytes / 1e9, self.num_rows * self.row_bytes / 1e9
-        return (1e-2, read, read * far, items / 1e8, written)
+        return (1e-2, read, read * far, items / 1e8, written, tiles / 1e6)
 
 
 class Prediction(NamedTuple):
@@ -109,14 +112,18 @@ def chunk(family: str, num_edges: int, row_bytes: int, itemsize: int = 4,
     An edge of a narrow row is less work, so that there may be more tasks.
     """
     known = constants() if given is None else given
-    full_tasks, whole_row, least = known["chunks"].get(kind(family, itemsize), DEFAULT_CHUNKS)
-    return longest(num_edges, row_bytes, full_tasks, whole_row, least)
+    fitted = known["chunks"].get(kind(family, itemsize), DEFAULT_CHUNKS)
+    return longest(num_edges, row_bytes, *fitted)
 
 
-def longest(num_edges: int, row_bytes: int, full_tasks: int, whole_row: int, least: int) -> int:
+def longest(
+    num_edges: int, row_bytes: int, full_tasks: int, whole_row: int, least: int, most: int
+) -> int:
     """The longest of ``CHUNKS`` that leaves enough tasks, and the shortest allowed otherwise."""
     work = num_edges * min(row_bytes, whole_row) // whole_row
-    fitting = [length for length in CHUNKS if length > least and work >= length * full_tasks]
+    fitting = [
+        length for length in CHUNKS if least < length <= most and work >= length * full_tasks
+    ]
     return max(fitting, default=least)
 
 

@@ -24,8 +24,8 @@ from tests.ops.support import edges_with_hubs
 BF16 = torch.bfloat16
 EDGES, NUM_SRC, NUM_DST = edges_with_hubs()
 #: Rows cost 1 ms a GB, tiles half of that.
-PATHS = {"rows": [0, 1, 0, 0, 0], "tiles": [0, 0.5, 0, 0, 0], "cusparse": [0, 2, 0, 0, 0]}
-CONSTANTS: dict[str, Any] = {"chunks": {"sum 16": [10, 64, 32]}, "paths": {"sum 16": PATHS}}
+PATHS = {"rows": [0, 1, 0, 0, 0, 0], "tiles": [0, 0.5, 0, 0, 0, 0]}
+CONSTANTS: dict[str, Any] = {"chunks": {"sum 16": [10, 64, 32, 1024]}, "paths": {"sum 16": PATHS}}
 
 
 @pytest.fixture
@@ -57,15 +57,19 @@ def test_shipped_constants_are_complete() -> None:
     for paths in known["paths"].values():
         assert "rows" in paths and paths.keys() <= set(model.PATHS)
         assert all(len(p) == terms and min(p) >= 0 for p in paths.values())
-    for full_tasks, whole_row, least in known["chunks"].values():
-        assert full_tasks > 0 and whole_row > 0 and least in model.CHUNKS
+    for full_tasks, whole_row, least, most in known["chunks"].values():
+        assert full_tasks > 0 and whole_row > 0 and {least, most} <= set(model.CHUNKS)
 
 
 def test_task_lengths_grow_with_the_work() -> None:
-    lengths = [model.longest(n, 256, 1000, 512, 64) for n in (0, 10**5, 10**6, 10**8)]
+    lengths = [model.longest(n, 256, 1000, 512, 64, 1024) for n in (0, 10**5, 10**6, 10**8)]
     assert lengths == sorted(lengths) and lengths[0] == 64 and lengths[-1] == 1024
-    assert model.longest(10**6, 64, 1000, 512, 64) < model.longest(10**6, 512, 1000, 512, 64)
-    assert model.longest(10**6, 4096, 1000, 512, 64) == model.longest(10**6, 512, 1000, 512, 64)
+    assert model.longest(10**6, 64, 1000, 512, 64, 1024) < model.longest(
+        10**6, 512, 1000, 512, 64, 1024
+    )
+    assert model.longest(10**6, 4096, 1000, 512, 64, 1024) == model.longest(
+        10**6, 512, 1000, 512, 64, 1024
+    )
 
 
 def test_the_fastest_by_a_margin_is_predicted() -> None:
@@ -73,7 +77,7 @@ def test_the_fastest_by_a_margin_is_predicted() -> None:
     found = model.predict("sum", work, given=CONSTANTS)
     assert found.path == "tiles" and found.milliseconds.keys() == PATHS.keys()
     assert found.milliseconds["rows"] == pytest.approx(0.128)
-    nearly = {**CONSTANTS, "paths": {"sum 16": {**PATHS, "tiles": [0, 3.95, 0, 0, 0]}}}
+    nearly = {**CONSTANTS, "paths": {"sum 16": {**PATHS, "tiles": [0, 3.95, 0, 0, 0, 0]}}}
     assert model.predict("sum", work, given=nearly).path == "rows"
     assert model.predict("sum", work._replace(num_tiles=None), given=CONSTANTS).path == "rows"
     assert model.predict("weighted", work, given=CONSTANTS) == model.Prediction(
@@ -119,7 +123,7 @@ def test_what_runs_is_said(unoptimised: None) -> None:
         with config.override(aggregation_path="cusparse"):
             aggregate(g, x, "sum")
     texts = list(record.choices)
-    assert texts[0] == "sum: rows, at most 64 neighbours a task (the number of edges)"
+    assert texts[0] == "sum: rows, at most 32 neighbours a task (the number of edges)"
     assert texts[1].startswith("sum by source: rows")
     assert texts[2].startswith("max, mean: rows")
     assert texts[3].endswith("(not cusparse: there is no cuSPARSE on cpu)")

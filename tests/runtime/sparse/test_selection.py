@@ -81,7 +81,7 @@ def test_the_fastest_by_a_margin_is_predicted() -> None:
     assert model.predict("sum", work, given=nearly).path == "rows"
     assert model.predict("sum", work._replace(num_tiles=None), given=CONSTANTS).path == "rows"
     assert model.predict("weighted", work, given=CONSTANTS) == model.Prediction(
-        "rows", model.chunk("weighted", 10**6, 128, 2), {}
+        "rows", model.chunk("weighted", 10**6, 128, 2, CONSTANTS), {}
     )
 
 

@@ -52,38 +52,34 @@ __device__ __forceinline__ void aggregate_backward(const AggregateBackwardArgs& 
         for_edges<L, DEPTH, Wants<true, NUMBERED>>(
             args.indices, static_cast<const Id*>(args.edge_ids), own, at,
             [&](int first, auto& ends, auto& edges) {
-                whole_or_masked<L, DEPTH>(task, first, [&](auto whole) {
-                    Terms terms;
-                    typename Operand<L, EDGE, true>::Loaded value[DEPTH];
-                    auto live = [&](int d) {
-                        return decltype(whole)::value || first + d * L::EDGES + at.edge < task.count;
-                    };
-                    auto message = [&](int d, C (&e)[K], C (&m)[K]) {
-                        value[d].unpack(e);
-                        #pragma unroll
-                        for (int v = 0; v < K; v++) m[v] = M::value(x[v], e[v]);
-                    };
+                Terms terms;
+                typename Operand<L, EDGE, true>::Loaded value[DEPTH];
+                auto live = [&](int d) { return first + d * L::EDGES + at.edge < task.count; };
+                auto message = [&](int d, C (&e)[K], C (&m)[K]) {
+                    value[d].unpack(e);
                     #pragma unroll
-                    for (int d = 0; d < DEPTH; d++) {
-                        values.load(value[d], at, edges[d], live(d));
-                        terms.load(args.tables, at, d, ends[d], live(d));
-                    }
+                    for (int v = 0; v < K; v++) m[v] = M::value(x[v], e[v]);
+                };
+                #pragma unroll
+                for (int d = 0; d < DEPTH; d++) {
+                    values.load(value[d], at, edges[d], live(d));
+                    terms.load(args.tables, at, d, ends[d], live(d));
+                }
+                #pragma unroll
+                for (int d = 0; d < DEPTH; d++) {
+                    C e[K], m[K];
+                    message(d, e, m);
+                    terms.select(args.tables, at, d, ends[d], edges[d], live(d), m);
+                }
+                #pragma unroll
+                for (int d = 0; d < DEPTH; d++) {
+                    if (!live(d)) continue;
+                    C e[K], m[K], dm[K];
+                    message(d, e, m);
+                    terms.gradient(d, m, temperature, dm);
                     #pragma unroll
-                    for (int d = 0; d < DEPTH; d++) {
-                        C e[K], m[K];
-                        message(d, e, m);
-                        terms.select(args.tables, at, d, ends[d], edges[d], live(d), m);
-                    }
-                    #pragma unroll
-                    for (int d = 0; d < DEPTH; d++) {
-                        if (!live(d)) continue;
-                        C e[K], m[K], dm[K];
-                        message(d, e, m);
-                        terms.gradient(d, m, temperature, dm);
-                        #pragma unroll
-                        for (int v = 0; v < K; v++) sum[v] += M::by_x(x[v], e[v], dm[v]);
-                    }
-                });
+                    for (int v = 0; v < K; v++) sum[v] += M::by_x(x[v], e[v], dm[v]);
+                }
             });
         #pragma unroll
         for (int o = L::LANES; o < L::GROUP; o <<= 1)

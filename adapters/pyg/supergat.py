@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,6 +21,7 @@ from gnn_backend.adapters.pyg.attention import (
 from gnn_backend.adapters.pyg.cache import graph_of
 from gnn_backend.adapters.pyg.edges import Variant, is_edge_list, num_edges
 from gnn_backend.adapters.pyg.message_passing import changed_reason, origins
+from gnn_backend.adapters.pyg.pair_sampling import absent_pairs, takes_all_edges
 from gnn_backend.errors import InvalidArgument, Unsupported
 from gnn_backend.graph import Graph
 from gnn_backend.layers.projection import projection_of
@@ -91,8 +92,8 @@ def fast(
 ) -> Tensor:
     """Fused ``SuperGATConv.forward`` for a call that :func:`eligible` accepts.
 
-    In training the layer's attention loss is prepared from edges that its own methods sample,
-    without gathering their ends.
+    In training the layer's attention loss is prepared from the pairs of nodes that stock would
+    sample, without gathering their ends.
 
     Parameters
     ----------
@@ -123,9 +124,12 @@ def fast(
     features = conv.lin(x) if projection is None else x
     out = _attend(conv, graph, features, projection)
     if conv.training:
-        edges, _ = rewritten(edge_index, None, variant, None)
         table = features.view(-1, conv.heads, conv.out_channels)
-        _prepare_loss(conv, table, graph, edges, others, batch)
+        edges = _Edges(edge_index, variant, graph)
+        sampled = _sampled(conv, edges)
+        if others is None:
+            others = _absent(conv, edges, batch)
+        _prepare_loss(conv, table, sampled, others)
     return out
 
 
@@ -144,24 +148,40 @@ def _attend(conv: Any, graph: Graph, features: Tensor, projection: Projection | 
     return out + bias if promotes else out
 
 
-def _prepare_loss(
-    conv: Any, x: Tensor, graph: Graph, edges: Tensor, others: Graph | None, batch: Tensor | None
-) -> None:
-    """Set what ``get_attention_loss`` reads: logits of sampled edges and of others, and labels.
+class _Edges(NamedTuple):
+    """The edges of a call: the caller's, what becomes of them, and the graph that they make."""
 
-    The layer's own methods draw both, with the random numbers that stock draws. Where all edges
-    are taken they are the graph's own, whose rows need no sorting.
-    """
-    positive = conv.positive_sampling(edges)
-    sampled = graph if positive is edges else _pairs(positive, x)
-    if others is None:
-        others = _pairs(conv.negative_sampling(edges, x.shape[0], batch), x)
+    given: Tensor
+    variant: Variant
+    graph: Graph
+
+    def rewritten(self) -> Tensor:
+        """As the stock layer has them once self-loops are rewritten."""
+        return rewritten(self.given, None, self.variant, None)[0]
+
+
+def _sampled(conv: Any, edges: _Edges) -> Graph:
+    """Edges that the layer samples; where it takes all, the graph, whose rows need no sorting."""
+    if takes_all_edges(conv):
+        return edges.graph
+    return _pairs(conv.positive_sampling(edges.rewritten()), edges.variant.num_src)
+
+
+def _absent(conv: Any, edges: _Edges, batch: Tensor | None) -> Graph:
+    """Pairs of nodes without an edge, of the random numbers that stock draws."""
+    rows = edges.variant.num_src
+    pairs = absent_pairs(conv, edges.given, edges.graph, batch)
+    if pairs is not None:
+        return Graph.from_edges(pairs[0], pairs[1], rows, rows)  # kept ends save a sort
+    return _pairs(conv.negative_sampling(edges.rewritten(), rows, batch), rows)
+
+
+def _prepare_loss(conv: Any, x: Tensor, sampled: Graph, others: Graph) -> None:
+    """Set what ``get_attention_loss`` reads: logits of sampled edges and of others, and labels."""
     x = x.to(message_dtype(x.device, x))
-    scaled = conv.attention_type == "SD"
-    logits = [edge_logits(pairs, x, scaled=scaled) for pairs in (sampled, others)]
-    conv.att_x = torch.cat(logits, dim=0)
+    conv.att_x = edge_logits((sampled, others), x, scaled=conv.attention_type == "SD")
     conv.att_y = conv.att_x.new_zeros(conv.att_x.shape[0])
-    conv.att_y[: logits[0].shape[0]] = 1.0
+    conv.att_y[: sampled.num_edges] = 1.0
 
 
 def _given_pairs(ends: Tensor, rows: int) -> Graph:
@@ -175,6 +195,6 @@ def _given_pairs(ends: Tensor, rows: int) -> Graph:
         raise Unsupported("input-form", f"neg_edge_index: {error}") from error
 
 
-def _pairs(ends: Tensor, x: Tensor) -> Graph:
+def _pairs(ends: Tensor, rows: int) -> Graph:
     """Sampled pairs of nodes as a graph of their own."""
-    return Graph.from_edge_index(ends, x.shape[0], x.shape[0])
+    return Graph.from_edge_index(ends, rows, rows)

@@ -171,19 +171,17 @@ def _absent(conv: Any, edges: _Edges, batch: Tensor | None) -> Graph:
     """Pairs of nodes without an edge, of the random numbers that stock draws."""
     rows = edges.variant.num_src
     pairs = absent_pairs(conv, edges.given, edges.graph, batch)
-    if pairs is None:
-        pairs = conv.negative_sampling(edges.rewritten(), rows, batch)
-    return _pairs(pairs, rows)
+    if pairs is not None:
+        return Graph.from_edges(pairs[0], pairs[1], rows, rows)  # kept ends save a sort
+    return _pairs(conv.negative_sampling(edges.rewritten(), rows, batch), rows)
 
 
 def _prepare_loss(conv: Any, x: Tensor, sampled: Graph, others: Graph) -> None:
     """Set what ``get_attention_loss`` reads: logits of sampled edges and of others, and labels."""
     x = x.to(message_dtype(x.device, x))
-    scaled = conv.attention_type == "SD"
-    logits = [edge_logits(pairs, x, scaled=scaled) for pairs in (sampled, others)]
-    conv.att_x = torch.cat(logits, dim=0)
+    conv.att_x = edge_logits((sampled, others), x, scaled=conv.attention_type == "SD")
     conv.att_y = conv.att_x.new_zeros(conv.att_x.shape[0])
-    conv.att_y[: logits[0].shape[0]] = 1.0
+    conv.att_y[: sampled.num_edges] = 1.0
 
 
 def _given_pairs(ends: Tensor, rows: int) -> Graph:

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from gnn_backend.graph import Graph
 from gnn_backend.ops.attention_forms import FORMS
-from gnn_backend.ops.edge_dot import edge_dot
+from gnn_backend.ops.edge_dot import node_dot
 from gnn_backend.ops.heads import Heads
 from gnn_backend.ops.projected_attention import Projection, projected_attention
 
@@ -73,13 +73,13 @@ def supergat(
     )  # fmt: skip
 
 
-def edge_logits(graph: Graph, x: Tensor, *, scaled: bool) -> Tensor:
+def edge_logits(graphs: tuple[Graph, ...], x: Tensor, *, scaled: bool) -> Tensor:
     """What SuperGAT's loss takes for the logit that a pair of nodes is an edge.
 
     Parameters
     ----------
-    graph : Graph
-        The pairs, as its edges.
+    graphs : tuple of Graph
+        The pairs, as their edges.
     x : Tensor [N, H, D]
         Projected features.
     scaled : bool
@@ -88,12 +88,12 @@ def edge_logits(graph: Graph, x: Tensor, *, scaled: bool) -> Tensor:
     Returns
     -------
     Tensor [E, H]
-        Dot products of both ends, in the order that the pairs were given in.
+        Dot products of both ends, graph after graph, in the order that the pairs were given in.
 
     Raises
     ------
     InvalidArgument
-        Shapes or devices that do not fit the graph.
+        Shapes or devices that do not fit the graphs.
     """
-    logits = edge_dot(graph, x, x)
+    logits = node_dot(graphs, x)
     return logits / x.shape[2] ** 0.5 if scaled else logits

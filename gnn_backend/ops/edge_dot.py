@@ -47,31 +47,85 @@ def edge_dot(graph: Graph, x_src: Tensor, x_dst: Tensor) -> Tensor:
         raise invalid("graph", "not a graph", type(graph).__name__, "a gnn_backend.graph.Graph")
     shapes = {"x_src": (graph.num_src, "H", "D"), "x_dst": (graph.num_dst, "H", "D")}
     check_operands(graph, {"x_src": x_src, "x_dst": x_dst}, shapes, "x_src")
-    return _EdgeDot.apply(graph, x_src is x_dst, x_src, x_dst)  # type: ignore[no-any-return]
+    return _EdgeDot.apply(graph, x_src, x_dst)  # type: ignore[no-any-return]
+
+
+def node_dot(graphs: tuple[Graph, ...], x: Tensor) -> Tensor:
+    """Dot product of both ends of every edge of some graphs of the same nodes.
+
+    Parameters
+    ----------
+    graphs : tuple of Graph
+        One or more, each with N sources and N destinations.
+    x : Tensor [N, H, D]
+
+    Returns
+    -------
+    Tensor [E, H]
+        Of all edges, graph after graph, in one tensor; its gradients are added up in one as well.
+        Otherwise as :func:`edge_dot`.
+
+    Raises
+    ------
+    InvalidArgument
+        Shapes or devices do not fit the graphs.
+    """
+    for graph in graphs:
+        check_operands(graph, {"x": x}, {"x": (graph.num_src, "H", "D")}, "x")
+        if graph.num_dst != graph.num_src:
+            raise invalid(
+                "graphs", "of two kinds of nodes", graph, "as many sources as destinations"
+            )
+    return _NodeDot.apply(graphs, x)  # type: ignore[no-any-return]
+
+
+class _NodeDot(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, graphs: tuple[Graph, ...], x: Tensor) -> Tensor:
+        ctx.graphs = graphs
+        ctx.save_for_backward(x)
+        out = x.new_empty(sum(graph.num_edges for graph in graphs), x.shape[1])
+        for graph, part in _by_graph(graphs, out):
+            _dots(graph, x, x, part)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, Any]:
+        refuse_batch(grad)
+        (x,) = ctx.saved_tensors
+        parts = _by_graph(ctx.graphs, grad)
+        if torch.is_grad_enabled():  # create_graph=True
+            sums = (_WeightedSums.apply(graph, part, x, x) for graph, part in parts)
+            return None, sum(to_src + to_dst for to_src, to_dst in sums)
+        (graph, part), *others = parts
+        total = _weighted_sum(graph, part, x, reverse=True)
+        total += _weighted_sum(graph, part, x, reverse=False)  # not named: two tables at a time
+        for graph, part in others:
+            total += _weighted_sum(graph, part, x, reverse=True)
+            total += _weighted_sum(graph, part, x, reverse=False)
+        return None, total
+
+
+def _by_graph(graphs: tuple[Graph, ...], rows: Tensor) -> list[tuple[Graph, Tensor]]:
+    """Each graph with its part of the rows of all edges."""
+    return list(zip(graphs, rows.split([graph.num_edges for graph in graphs]), strict=True))
 
 
 class _EdgeDot(torch.autograd.Function):
-    """``shared``: both ends are one table, whose gradients are added up before that."""
-
     @staticmethod
-    def forward(ctx: Any, graph: Graph, shared: bool, x_src: Tensor, x_dst: Tensor) -> Tensor:
-        ctx.graph, ctx.shared = graph, shared
+    def forward(ctx: Any, graph: Graph, x_src: Tensor, x_dst: Tensor) -> Tensor:
+        ctx.graph = graph
         ctx.save_for_backward(x_src, x_dst)
         return _dots(graph, x_src, x_dst)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[None, None, Tensor | None, Tensor | None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor | None, Tensor | None]:
         refuse_batch(grad)
         x_src, x_dst = ctx.saved_tensors
         *_, of_src, of_dst = ctx.needs_input_grad
         if torch.is_grad_enabled():  # create_graph=True
-            return None, None, *_WeightedSums.apply(ctx.graph, grad, x_src, x_dst)
-        if ctx.shared:
-            total = _weighted_sum(ctx.graph, grad, x_dst, reverse=True)
-            total += _weighted_sum(ctx.graph, grad, x_src, reverse=False)
-            return None, None, total, None
+            return None, *_WeightedSums.apply(ctx.graph, grad, x_src, x_dst)
         return (
-            None,
             None,
             _weighted_sum(ctx.graph, grad, x_dst, reverse=True) if of_src else None,
             _weighted_sum(ctx.graph, grad, x_src, reverse=False) if of_dst else None,
@@ -105,17 +159,20 @@ class _WeightedSums(torch.autograd.Function):
         )
 
 
-def _dots(graph: Graph, x_src: Tensor, x_dst: Tensor) -> Tensor:
+def _dots(graph: Graph, x_src: Tensor, x_dst: Tensor, out: Tensor | None = None) -> Tensor:
+    """Dot products [E, H], written to ``out`` where it is given."""
+    if out is None:
+        out = x_src.new_empty(graph.num_edges, x_src.shape[1])
     try:
         engine = numba_edges(x_src.device, x_src.dtype)
         if engine is not None:
-            return engine.edge_dots(FUNCTORS["dot"], graph, x_src, x_dst)
-        return gsddmm(graph, "dot", x_src, x_dst, "u", "v").squeeze(-1)
+            engine.edge_dots(FUNCTORS["dot"], graph, x_src, x_dst, out)
+        else:
+            out.copy_(gsddmm(graph, "dot", x_src, x_dst, "u", "v").squeeze(-1))
     except Unsupported:
-        out = x_src.new_empty(graph.num_edges, x_src.shape[1])
         for ids, src, dst in _chunks(graph, x_src[0].numel() if len(x_src) else 1):
             out[ids] = (x_src[src] * x_dst[dst]).sum(-1)
-        return out
+    return out
 
 
 def _weighted_sum(graph: Graph, weights: Tensor, table: Tensor, *, reverse: bool) -> Tensor:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from gnn_backend.ops.functors import Functor
 
 
-def edge_dots(functor: Functor, graph: Graph, x_src: Tensor, x_dst: Tensor) -> Tensor:
-    """Dot products [E, H] in the caller's edge order and the operands' dtype.
+def edge_dots(functor: Functor, graph: Graph, x_src: Tensor, x_dst: Tensor, out: Tensor) -> None:
+    """Write dot products in the caller's edge order.
 
     Parameters
     ----------
@@ -30,6 +30,8 @@ def edge_dots(functor: Functor, graph: Graph, x_src: Tensor, x_dst: Tensor) -> T
     graph : Graph
     x_src : Tensor [num_src, H, D]
     x_dst : Tensor [num_dst, H, D]
+    out : Tensor [E, H]
+        Contiguous, in the operands' dtype.
 
     Raises
     ------
@@ -40,10 +42,12 @@ def edge_dots(functor: Functor, graph: Graph, x_src: Tensor, x_dst: Tensor) -> T
     """
     operands = {"k_src": x_src, "v_src": x_src, "q_dst": x_dst}
     call = Call(functor, graph, operands, dict.fromkeys(functor.scalars, 1.0))
-    found = call.empty(graph.num_edges, call.heads)
-    if found.numel():
-        call.launch("feature_sums", graph.by_dst, graph.num_dst, attention=found)
-    return found.to(x_src.dtype)
+    if not out.numel():
+        return
+    found = out if out.dtype == call.real else call.empty(*out.shape)
+    call.launch("feature_sums", graph.by_dst, graph.num_dst, attention=found)
+    if found is not out:
+        out.copy_(found)
 
 
 def weighted_sums(graph: Graph, weights: Tensor, table: Tensor, *, reverse: bool) -> Tensor:

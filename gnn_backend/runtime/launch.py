@@ -150,8 +150,10 @@ def sparse_engine(device: torch.device, dtype: torch.dtype) -> DeviceEngine:
 class EdgeEngine(Protocol):
     """Dot products of the ends of edges and weighted sums of their rows, on the Numba target."""
 
-    def edge_dots(self, functor: Functor, graph: Graph, x_src: Tensor, x_dst: Tensor) -> Tensor:
-        """Dot products [E, H]; the functor is that of dot products."""
+    def edge_dots(
+        self, functor: Functor, graph: Graph, x_src: Tensor, x_dst: Tensor, out: Tensor
+    ) -> None:
+        """Write dot products [E, H]; the functor is that of dot products."""
         ...
 
     def weighted_sums(

@@ -97,11 +97,12 @@ class _NodeDot(torch.autograd.Function):
         if torch.is_grad_enabled():  # create_graph=True
             sums = (_WeightedSums.apply(graph, part, x, x) for graph, part in parts)
             return None, sum(to_src + to_dst for to_src, to_dst in sums)
-        total: Any = None
-        for graph, part in parts:
-            for reverse in (True, False):  # no more than two tables at a time
-                more = _weighted_sum(graph, part, x, reverse=reverse)
-                total = more if total is None else total.add_(more)
+        (graph, part), *others = parts
+        total = _weighted_sum(graph, part, x, reverse=True)
+        total += _weighted_sum(graph, part, x, reverse=False)  # not named: two tables at a time
+        for graph, part in others:
+            total += _weighted_sum(graph, part, x, reverse=True)
+            total += _weighted_sum(graph, part, x, reverse=False)
         return None, total
 
 

@@ -261,4 +261,5 @@ def test_what_is_too_wide_drops_what_stock_drops(
     want = conv(graph, FEAT, *edge_feats)
     torch.manual_seed(1)
     with falls_back(reason):
-        assert torch.equal(conv(graph, FEAT, *edge_feats), want)
+        # Its weighted messages, which are DGL's own operators, are still ours.
+        torch.testing.assert_close(conv(graph, FEAT, *edge_feats), want)

@@ -211,11 +211,13 @@ def test_steps_after_the_first_build_nothing(place: Place, monkeypatch: pytest.M
     built = []
     for name in ("make_splits", "count_splits"):
         stock = getattr(graphs, name)
-        monkeypatch.setattr(graphs, name, lambda *a, f=stock: built.append(f.__name__) or f(*a))
+        monkeypatch.setattr(
+            graphs, name, lambda *a, f=stock, **k: built.append(f.__name__) or f(*a, **k)
+        )
     for name in ("_transposed", "__init__"):
         stock = getattr(graphs.Graph, name)
         monkeypatch.setattr(
-            graphs.Graph, name, lambda *a, f=stock: built.append(f.__name__) or f(*a)
+            graphs.Graph, name, lambda *a, f=stock, **k: built.append(f.__name__) or f(*a, **k)
         )
     g = place.graph(homogeneous(torch.int64))
     x, w = (own(place.put(table)) for table in (leaf(13, (2, 4), 1), leaf(40, (1, 1), 2)))

@@ -26,7 +26,7 @@ from tests.ops.support import (
     run,
 )
 
-pytestmark = pytest.mark.sampled(2)
+pytestmark = pytest.mark.sampled(3)
 
 SHAPES = [(2, 64), (3, 7)]
 

@@ -23,7 +23,7 @@ from tests.runtime.block_cases import (
     with_bias,
 )
 
-pytestmark = pytest.mark.sampled(2)
+pytestmark = pytest.mark.sampled(3)
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from gnn_backend.adapters.pyg.edges import is_untracked, stamp
+from gnn_backend.adapters.stamps import is_untracked, stamp
 from gnn_backend.adapters.torch_scatter.place import capturing, place_of
 from gnn_backend.config import get_config
 from gnn_backend.errors import Unsupported

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from gnn_backend.adapters.grouping import covers, graph_of_rows, runs_on_kernels
-from gnn_backend.adapters.pyg.edges import is_untracked, stamp
+from gnn_backend.adapters.stamps import is_untracked, stamp
 from gnn_backend.adapters.torch_scatter import autograd
 from gnn_backend.adapters.torch_scatter.place import segments_of
 from gnn_backend.errors import Unsupported

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from gnn_backend.adapters import stamps
 from gnn_backend.errors import invalid
 from gnn_backend.graph import Graph
 from gnn_backend.graph.build import expand_rows, index_dtype
@@ -118,19 +119,19 @@ def num_edges(edges: Any) -> int:
 def is_untracked(edges: Any) -> bool:
     """Whether in-place edits leave no trace, as in tensors made in inference mode."""
     if _is_plain(edges):
-        return edges.is_inference()
-    return any(part.is_inference() for part in _parts(edges))
+        return stamps.is_untracked(edges)
+    return any(map(stamps.is_untracked, _parts(edges)))
 
 
 def stamp(edges: Any) -> tuple[Any, ...]:
     """State of the content: it changes with every in-place edit that torch knows of."""
     if _is_plain(edges):
-        return edges._version, edges.data_ptr(), edges.dtype, edges.shape, edges.stride()
+        return stamps.stamp(edges)
     shape = tuple(edges.shape) if isinstance(edges, Tensor) else tuple(edges.sparse_sizes())
     if is_edge_list(edges) and type(edges) is not Tensor:
         shape = (*edges.sparse_size(), edges.sort_order)
     parts = _parts(edges)
-    return (*shape, *((p._version, p.data_ptr(), p.dtype, p.shape, p.stride()) for p in parts))
+    return (*shape, *map(stamps.stamp, parts))
 
 
 def _parts(edges: Any) -> tuple[Tensor, ...]:

@@ -25,7 +25,7 @@ from gnn_backend.adapters.pyg.pair_sampling import absent_pairs, takes_all_edges
 from gnn_backend.errors import InvalidArgument, Unsupported
 from gnn_backend.graph import Graph
 from gnn_backend.layers.projection import projection_of
-from gnn_backend.layers.supergat import edge_logits, supergat
+from gnn_backend.layers.supergat import pair_logits, supergat
 from gnn_backend.ops.projected_attention import Projection
 
 _METHODS = origins("torch_geometric.nn.conv.supergat_conv", "SuperGATConv", "message")
@@ -179,7 +179,7 @@ def _absent(conv: Any, edges: _Edges, batch: Tensor | None) -> Graph:
 def _prepare_loss(conv: Any, x: Tensor, sampled: Graph, others: Graph) -> None:
     """Set what ``get_attention_loss`` reads: logits of sampled edges and of others, and labels."""
     x = x.to(message_dtype(x.device, x))
-    conv.att_x = edge_logits((sampled, others), x, scaled=conv.attention_type == "SD")
+    conv.att_x = pair_logits((sampled, others), x, scaled=conv.attention_type == "SD")
     conv.att_y = conv.att_x.new_zeros(conv.att_x.shape[0])
     conv.att_y[: sampled.num_edges] = 1.0
 

@@ -73,7 +73,7 @@ def supergat(
     )  # fmt: skip
 
 
-def edge_logits(graphs: tuple[Graph, ...], x: Tensor, *, scaled: bool) -> Tensor:
+def pair_logits(graphs: tuple[Graph, ...], x: Tensor, *, scaled: bool) -> Tensor:
     """What SuperGAT's loss takes for the logit that a pair of nodes is an edge.
 
     Parameters

@@ -246,12 +246,6 @@ _SCHEDULES: dict[str, dict[tuple[int, bool], tuple[tuple[int, int], ...]]] = {
         (PACKED_VALUES, False): ((2, 1), (2, 1), (1, 1)),
         (PACKED_VALUES, True): ((4, 4), (2, 4), (2, 4)),
     },
-    "ScaledDot": {
-        (VALUES, False): ((4, 4), (4, 3), (4, 3)),
-        (VALUES, True): ((4, 4), (4, 3), (4, 3)),
-        (PACKED_VALUES, False): ((2, 1), (2, 1), (1, 1)),
-        (PACKED_VALUES, True): ((4, 4), (2, 4), (2, 4)),
-    },
     "Dot": {
         (VALUES, False): ((4, 4), (4, 4), (4, 3)),
         (VALUES, True): ((4, 5), (4, 3), (4, 3)),
@@ -259,6 +253,7 @@ _SCHEDULES: dict[str, dict[tuple[int, bool], tuple[tuple[int, int], ...]]] = {
         (PACKED_VALUES, True): ((4, 4), (2, 4), (2, 4)),
     },
 }
+_SCHEDULES["ScaledDot"] = _SCHEDULES["SuperGAT"]  # which it is but for the logit
 
 
 def _plain_schedule(dtype: str, shape: Shape, functor: str) -> Schedule:

@@ -4,9 +4,9 @@ CuPy binds these functions too, but its binding refuses to run while a stream is
 its own current stream in the place of torch's at each call.
 
 Sums are of ``CSR_ALG2``, whose bits differ from run to run. ``CSR_ALG3``, documented as the one
-whose bits do not, is three to ten times slower than it in version 12.6.3; prepared, it gave wrong
-sums or read past its memory where a row had thousands of entries, and unprepared, other bits at
-each run on a graph of two million edges, and cannot be captured there.
+whose bits do not, takes up to eight times as long in version 12.6.3 where there are hubs; prepared,
+it gave wrong sums or read past its memory where a row had thousands of entries, and unprepared,
+other bits at each run on a graph of two million edges, and cannot be captured there.
 """
 
 from __future__ import annotations

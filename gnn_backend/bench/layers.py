@@ -42,8 +42,23 @@ class Settings:
         return [c for c in known if not self.layers or {c.layer, c.label} & set(self.layers)]
 
 
-def run(graphs: Sequence[str], settings: Settings, say: Callable[[str], None]) -> dict[str, Any]:
+def run(
+    graphs: Sequence[str],
+    settings: Settings,
+    say: Callable[[str], None],
+    keep: Callable[[dict[str, Any]], None] = lambda document: None,
+) -> dict[str, Any]:
     """Measure every layer on every graph.
+
+    Parameters
+    ----------
+    graphs : list of str
+        Names of ``datasets.NAMED_GRAPHS`` or npz files.
+    settings : Settings
+    say : callable
+        Called with a line of progress.
+    keep : callable, optional
+        Called after each layer with the document so far, so that a run that is cut off has it.
 
     Returns
     -------
@@ -51,7 +66,9 @@ def run(graphs: Sequence[str], settings: Settings, say: Callable[[str], None]) -
         The JSON document that ``bench show`` reads; times of forward and backward together.
     """
     gpu = settings.device == "cuda"
-    rows = []
+    rows: list[dict[str, Any]] = []
+    report = device_report() if gpu else cpu_report()
+    found_so_far = {**document("layers", asdict(settings), report), "layers": rows}
     for name in graphs:
         data = load(name, device=settings.device)
         for host in settings.hosts:
@@ -61,11 +78,11 @@ def run(graphs: Sequence[str], settings: Settings, say: Callable[[str], None]) -
                     name, data, host, case, settings
                 )  # fmt: skip
                 rows.append(_row(data, host, case, found))
+                keep(found_so_far)
                 if gpu:
                     gc.collect()
                     torch.cuda.empty_cache()
-    report = device_report() if gpu else cpu_report()
-    return {**document("layers", asdict(settings), report), "layers": rows}
+    return found_so_far
 
 
 def _row(data: GraphData, host: str, case: Case, found: dict[str, Any]) -> dict[str, Any]:

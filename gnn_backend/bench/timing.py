@@ -69,12 +69,15 @@ def eager_ms(
 ) -> float:
     """Median milliseconds of one call as a program makes it, launch overhead included.
 
-    On CUDA a sample is ``inner`` calls in a row between two events; elsewhere it is one call.
+    On CUDA a sample is ``inner`` calls in a row between two events, or one call where it takes so
+    long that launches do not count; elsewhere it is one call.
     """
     for _ in range(warmup):
         call()
     if torch.device(device).type != "cuda":
         return wall_ms(call, repeats)
+    if inner > 1 and _median_of_events(call, 1) > _LONG_MS:
+        inner = 1
 
     def several() -> None:
         for _ in range(inner):

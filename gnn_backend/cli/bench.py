@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -228,7 +229,8 @@ def layers(
         names, chosen, shape, repeats, rounds, family, device, force_stock
     )
     graphs = _DEFAULT_GRAPHS[device] if graph is None else graph
-    _keep(benchmark.run(_listed(graphs), settings, output.note), json_file)
+    keep = partial(_write, json_file=json_file)
+    _keep(benchmark.run(_listed(graphs), settings, output.note, keep), json_file)
 
 
 _Graphs = Annotated[
@@ -370,10 +372,16 @@ def _checked_dtypes(text: str) -> tuple[str, ...]:
     return names
 
 
-def _keep(document: dict[str, Any], json_file: Path | None) -> None:
-    """Write the results where that is asked for, and show them."""
+def _write(document: dict[str, Any], json_file: Path | None) -> None:
+    """Write the results where that is asked for."""
     if json_file is not None:
         json_file.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+
+
+def _keep(document: dict[str, Any], json_file: Path | None) -> None:
+    """Write the results where that is asked for, and show them."""
+    _write(document, json_file)
+    if json_file is not None:
         output.note(f"results in {json_file}")
     _print(document)
 

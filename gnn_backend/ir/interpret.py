@@ -101,7 +101,7 @@ _ELEMENTWISE: dict[str, Callable[..., Tensor]] = {
     "reciprocal": torch.reciprocal, "tanh": torch.tanh, "sigmoid": torch.sigmoid,
     "relu": torch.relu,
     "leaky_relu": lambda x, slope: functional.leaky_relu(x, slope),
-    "slope": lambda x, slope: torch.where(x > 0, 1.0, slope).to(x.dtype),
+    "slope": lambda x, slope: torch.where(x > 0, torch.ones_like(x), slope),
     "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div,
     "maximum": torch.maximum, "minimum": torch.minimum,
     "equal": lambda a, b: (a == b).to(a.dtype),

@@ -26,7 +26,7 @@ from gnn_backend.ir.fusion import (
     stored_values,
     traversal_of,
 )
-from gnn_backend.ir.prepare import prepare
+from gnn_backend.ir.passes.simplify import simplify
 from gnn_backend.ir.steps import LinearStep, Step, TorchStep, TraverseStep, WeightGradStep
 from gnn_backend.ir.values import Program, Value
 
@@ -95,7 +95,7 @@ def lower(program: Program) -> Plan:
     Plan
         Of as many steps as the program has products and groups of reductions, whatever the graph.
     """
-    program = prepare(program)
+    program = simplify(program)
     stored = stored_values(program)
     while True:
         try:
@@ -118,9 +118,14 @@ class _Units:
             if found is not None and found.lse in stored:
                 self.weighted[value] = found
         self.values = [v for v in program.values() if v in stored and v.op != "input"]
-        self.level: dict[Value, int] = {}
+        self.number = {value: n for n, value in enumerate(self.values)}
+        self.needs: list[int] = []  # by number, a bit for each stored value that it is made of
         for value in self.values:
-            self.level[value] = 1 + max((self.level.get(r, 0) for r in self.reads(value)), default=0)
+            bits = 0
+            for read in self.reads(value):
+                if read in self.number:
+                    bits |= self.needs[self.number[read]] | 1 << self.number[read]
+            self.needs.append(bits)
 
     def reads(self, value: Value) -> list[Value]:
         """Stored values that a step for this one alone would read."""
@@ -132,25 +137,18 @@ class _Units:
         return [*found, *(r for r in roots if r in self.stored)]
 
     def made(self) -> list[Step]:
-        groups: dict[object, list[Value]] = {}
+        groups: list[_Group] = []
         steps: list[Step] = []
         for value in self.values:
-            key = self._key(value)
-            if key is None:
+            kind = _kind(value)
+            if kind is None:
                 steps.append(self._single(value))
-            else:
-                groups.setdefault(key, []).append(value)
-        for group in groups.values():
-            steps += self._fused(group)
+                continue
+            one = _Group(kind, [value], 1 << self.number[value], self.needs[self.number[value]])
+            groups = [*groups, one]
+        for group in _joined(groups):
+            steps += self._fused(group.values)
         return steps
-
-    def _key(self, value: Value) -> object:
-        """Values with one key may be computed by one kernel; None: by no kernel of this kind."""
-        if value.op == "reduce" and value.attrs["how"] in REDUCED:
-            return (self.level[value], value.domain, value.args[0].domain)
-        if value.op in STREAMED and value.domain not in SMALL:
-            return (self.level[value], None, value.domain)
-        return None
 
     def _single(self, value: Value) -> Step:
         if value.op == "linear":
@@ -191,6 +189,67 @@ class _Units:
         if blamed is not value and blamed not in self.stored:
             raise Unfusable(blamed)
         return self._single(value)
+
+
+@dataclass
+class _Group:
+    """Values that one kernel computes.
+
+    Attributes
+    ----------
+    kind : object
+        Of what groups that may be joined have in common.
+    values : list of Value
+    members, needs : int
+        Bits of the values, and of what they are made of.
+    """
+
+    kind: object
+    values: list[Value]
+    members: int
+    needs: int
+
+
+def _kind(value: Value) -> object:
+    """Row and element domain of the kernel that may compute a value; None: no kernel does."""
+    if value.op == "reduce" and value.attrs["how"] in REDUCED:
+        return value.domain, value.args[0].domain
+    if value.op in STREAMED and value.domain not in SMALL:
+        return None, value.domain
+    return None
+
+
+def _joined(groups: Sequence[_Group]) -> list[_Group]:
+    """Groups of one kind made one, wherever neither is made of the other.
+
+    What needs a group needs all of what that group needs, so joining adds needs: they are kept up
+    to date for all groups, lest two joined ones need each other.
+    """
+    made: list[_Group] = []
+    for group in groups:
+        needs = _closed(group.needs, made)
+        for other in reversed(made):
+            apart = not (needs & other.members) and not (_closed(other.needs, made) & group.members)
+            if other.kind == group.kind and apart:
+                other.values += group.values
+                other.members |= group.members
+                other.needs |= needs
+                break
+        else:
+            made.append(_Group(group.kind, list(group.values), group.members, needs))
+    return made
+
+
+def _closed(needs: int, groups: Sequence[_Group]) -> int:
+    """Needs, with those of the groups that they touch."""
+    while True:
+        more = needs
+        for group in groups:
+            if more & group.members:
+                more |= group.members | group.needs
+        if more == needs:
+            return needs
+        needs = more
 
 
 def _ordered(steps: Sequence[Step], program: Program) -> tuple[Step, ...]:

@@ -93,7 +93,7 @@ def _evaluate(
     if step.op == "leaky_relu":
         return torch.nn.functional.leaky_relu(args[0], step.value)
     if step.op == "slope":
-        return torch.where(args[0] > 0, 1.0, step.value).to(dtype)
+        return torch.where(args[0] > 0, torch.ones((), dtype=dtype, device=device), step.value)
     if step.op in _UNARY:
         return _UNARY[step.op](args[0])
     found: Tensor = _BINARY[step.op](*args)

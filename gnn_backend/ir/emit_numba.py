@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gnn_backend.ir.accumulators import Accumulators, logit_of
 from gnn_backend.ir.domains import Domain
-from gnn_backend.ir.traversal import Reduction, Step, Table, Traversal
+from gnn_backend.ir.traversal import Step, Table, Traversal
 
 _HEAD = '''"""{title}"""
 
@@ -120,39 +121,13 @@ def source(traversal: Traversal, variant: Variant) -> str:
 
 def slot_size(traversal: Traversal) -> int:
     """Values that a partial row takes."""
-    return Layout(traversal).total
+    return Accumulators(traversal).total
 
 
 def buffer_size(traversal: Traversal) -> int:
     """Values of scratch memory a block."""
     kept = sum(1 for s in traversal.code if s.per_row and s.dim == 1)
-    return Layout(traversal).total + kept * traversal.heads
-
-
-class Layout:
-    """Where the accumulators of a row lie, in values."""
-
-    def __init__(self, traversal: Traversal) -> None:
-        self.traversal = traversal
-        self.sums: list[int] = []
-        self.states: dict[int, int] = {}  # logit -> place of its maxima, then its sums
-        at = 0
-        for reduction in traversal.reductions:
-            table = traversal.outputs[reduction.table]
-            self.sums.append(at)
-            if reduction.how != "lse":
-                at += table.heads * table.dim
-        for reduction in traversal.reductions:
-            logit = logit_of(reduction)
-            if logit >= 0 and logit not in self.states:
-                self.states[logit] = at
-                at += 2 * traversal.code[logit].heads
-        self.total = at
-
-
-def logit_of(reduction: Reduction) -> int:
-    """The register whose softmax statistics a reduction needs, or -1."""
-    return {"lse": reduction.value, "softmax": reduction.logit}.get(reduction.how, -1)
+    return Accumulators(traversal).total + kept * traversal.heads
 
 
 class _Writer:
@@ -160,7 +135,7 @@ class _Writer:
 
     def __init__(self, traversal: Traversal, variant: Variant) -> None:
         self.t, self.v = traversal, variant
-        self.layout = Layout(traversal)
+        self.layout = Accumulators(traversal)
         self.lines: list[str] = []
         self.indent = 0
 

@@ -7,9 +7,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from gnn_backend.config import get_config
+from gnn_backend.errors import Unsupported
 from gnn_backend.graph.relations import Relations
 from gnn_backend.ir.traversal import Traversal
 from gnn_backend.ops.reference import traversal as reference
+from gnn_backend.profile import note_choice
+from gnn_backend.runtime import launch
 
 
 def traverse(
@@ -31,4 +35,20 @@ def traverse(
     list of Tensor
         In the order of ``traversal.outputs``, [rows, heads, dim].
     """
-    return reference.run(traversal, relations, inputs)
+    dtype = inputs[0].dtype if inputs else dtype
+    device = relations.device
+    try:
+        if device.type == "cpu" and get_config().cpu_target == "numba":
+            from gnn_backend.runtime.relational import cpu
+
+            return cpu.run(traversal, relations, inputs)
+        engine = launch.sparse_engine(device, dtype)
+        if dtype == torch.float64:
+            raise Unsupported("dtype-float64", "the device kernels accumulate in float32")
+        from gnn_backend.runtime.relational import device as kernels
+
+        return kernels.run(engine, traversal, relations, inputs, dtype)
+    except Unsupported as missing:
+        reason = missing.reason
+        note_choice(lambda: f"traversal: plain torch, {reason}")
+        return reference.run(traversal, relations, inputs)

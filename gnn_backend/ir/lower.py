@@ -20,13 +20,13 @@ from gnn_backend.ir.fusion import (
     STREAMED,
     Unfusable,
     Wanted,
-    as_weighted,
     by_index,
     reads_of,
     stored_values,
     traversal_of,
 )
 from gnn_backend.ir.passes.simplify import simplify
+from gnn_backend.ir.products import as_weighted
 from gnn_backend.ir.steps import LinearStep, Step, TorchStep, TraverseStep, WeightGradStep
 from gnn_backend.ir.values import Program, Value
 

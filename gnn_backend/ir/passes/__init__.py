@@ -19,6 +19,7 @@ from gnn_backend.ir.passes.simplify import simplify
 from gnn_backend.ir.values import Program, Value
 
 _ROUNDS = 8  # of all passes; programs settle in two or three
+_Pass = tuple[str, Callable[[Program], Program]]
 
 
 @dataclass(frozen=True)
@@ -35,20 +36,6 @@ class Options:
 
     compact: bool | None = None
     reorder: bool = True
-
-
-def passes(
-    sizes: Mapping[Domain, int], options: Options, reuse: Collection[Value] = ()
-) -> list[tuple[str, Callable[[Program], Program]]]:
-    """The passes with their names, in order."""
-    found: list[tuple[str, Callable[[Program], Program]]] = [
-        ("simplify", simplify),
-        ("hoist", lambda program: hoist(program, sizes, options.compact)),
-        ("factor", lambda program: factor(program, reuse)),
-    ]
-    if options.reorder:
-        found.append(("reorder", lambda program: reorder(program, sizes)))
-    return found
 
 
 def optimise(
@@ -71,13 +58,36 @@ def optimise(
     say : callable
         Called with the name of each pass that changed the program, and what it made of it.
     """
+    first: list[_Pass] = [
+        ("simplify", simplify),
+        ("hoist", lambda program: hoist(program, sizes, options.compact)),
+        ("factor", lambda program: factor(program, reuse)),
+    ]
+    # Linear operators are weighed against each other where they stand in the end.
+    second: list[_Pass] = [("reorder", lambda program: reorder(program, sizes))]
     for _ in range(_ROUNDS):
         before = program.outputs
-        for name, one in passes(sizes, options, reuse):
-            changed = one(program)
-            if changed.outputs != program.outputs:
-                say(name, changed)
-            program = changed
+        program = _settled(program, first, say)
+        if options.reorder:
+            program = _run(program, second, say)
         if program.outputs == before:
             break
     return simplify(program)
+
+
+def _settled(program: Program, passes: list[_Pass], say: Callable[[str, Program], None]) -> Program:
+    for _ in range(_ROUNDS):
+        changed = _run(program, passes, say)
+        if changed.outputs == program.outputs:
+            break
+        program = changed
+    return program
+
+
+def _run(program: Program, passes: list[_Pass], say: Callable[[str, Program], None]) -> Program:
+    for name, one in passes:
+        changed = one(program)
+        if changed.outputs != program.outputs:
+            say(name, changed)
+        program = changed
+    return program

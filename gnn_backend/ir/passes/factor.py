@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable
 
 from gnn_backend.ir import values as ir
 from gnn_backend.ir.domains import Domain, reads
+from gnn_backend.ir.products import factors_of
 from gnn_backend.ir.values import Program, Value
 
 
@@ -32,13 +33,6 @@ def factor(program: Program, reuse: Collection[Value] = ()) -> Program:
         return _reused(value, args[0], known) or _factored(value, args[0])
 
     return ir.rewrite(program, rule)
-
-
-def factors_of(value: Value) -> list[Value]:
-    """The factors of a product of products."""
-    if value.op != "mul":
-        return [value]
-    return [f for arg in value.args for f in factors_of(arg)]
 
 
 def _sums_by_factors(values: Iterable[Value]) -> dict[object, Value]:

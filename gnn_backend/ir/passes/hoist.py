@@ -16,7 +16,8 @@ from gnn_backend.ir.domains import Domain, join
 from gnn_backend.ir.values import Program, Value
 
 PAIRS = (Domain.SRC_PAIR, Domain.DST_PAIR)
-_MOVED = frozenset((*ir.UNARY, *ir.BINARY, "dot", "outer", "concat", "linear", "matmul", "row_sum"))
+_MOVED = frozenset((*ir.UNARY, *ir.BINARY, "dot", "outer", "concat", "linear", "matmul", "row_sum",
+                    "reshape", "slice", "transpose"))  # fmt: skip
 #: Above this share of distinct pairs an indirection costs what it saves.
 MOST_PAIRS = 0.9
 
@@ -80,6 +81,8 @@ def _allowed(
     if compact is False:
         return False
     stored = value.op == "linear"
+    if value.op in ("reshape", "slice", "transpose"):
+        return True  # it is read from there already
     made_of_stored = any(a.args[0].domain in PAIRS for a in _moved_args(value, args))
     if not (stored or made_of_stored):
         return False

@@ -6,7 +6,9 @@ Three rules, each legal because its operators are linear and the weight is fixed
   other consumer: rows shrink from the width of W to that of the result;
 - *transfer*: ``<k W[t], q> = <k, q W[t]^T>``, on the side that has fewer (node, edge type) pairs;
 - *after*: ``sum (x W[t]) s`` over the edges of a destination is the sum over its edge types of
-  ``(sum x s) W[t]``, where there are fewer pairs of destinations than of sources.
+  ``(sum x s) W[t]``, where there are fewer pairs of destinations than of sources;
+- *staged*: a sum over the edges of a type is that over the pairs of the type of their sums, where
+  these are gone over in any case.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from dataclasses import dataclass
 
 from gnn_backend.ir import values as ir
 from gnn_backend.ir.domains import Domain, reads
-from gnn_backend.ir.passes.factor import factors_of
+from gnn_backend.ir.products import as_weighted, factors_of
 from gnn_backend.ir.values import Program, Value
 
 Sizes = Mapping[Domain, int]
@@ -51,7 +53,7 @@ def reorder(program: Program, sizes: Sizes) -> Program:
     """
     for one in (_fold, _transfer, _after):
         program = _applied(program, sizes, one)
-    return program
+    return _staged(program)
 
 
 _Rule = Callable[[Value, Callable[[Value], bool], Sizes], Value | None]
@@ -188,8 +190,8 @@ def _after(value: Value, single: Callable[[Value], bool], sizes: Sizes) -> Value
     if value.op != "reduce" or value.attrs["how"] != "sum" or value.domain is not Domain.DST:
         return None
     factors = factors_of(value.args[0])
-    if value.args[0].domain is not Domain.EDGE:
-        return None
+    if value.args[0].domain is not Domain.EDGE or as_weighted(value) is not None:
+        return None  # a softmax of the row's own weights it along the way, in one pass
     for place, one in enumerate(factors):
         found = _typed(one, single)
         if found is None or not all(b.op == "gather" for b in found.between):
@@ -207,3 +209,25 @@ def _after(value: Value, single: Callable[[Value], bool], sizes: Sizes) -> Value
         mapped = ir.linear(inside, weight, transposed=bool(linear.attrs["transposed"]))
         return ir.reduce("sum", mapped, Domain.DST)
     return None
+
+
+# ------------------------------------------------------------------ staged
+
+
+def _staged(program: Program) -> Program:
+    """Sums over edge types by way of pairs whose edges are summed anyway."""
+    pairs = [
+        v.domain for v in program.values()
+        if v.op == "reduce" and v.args[0].domain is Domain.EDGE
+        and v.domain in (Domain.SRC_PAIR, Domain.DST_PAIR)
+    ]  # fmt: skip
+    if not pairs:
+        return program
+
+    def rule(value: Value, args: tuple[Value, ...]) -> Value | None:
+        typed = value.op == "reduce" and value.attrs["how"] == "sum"
+        if not typed or value.domain is not Domain.EDGE_TYPE or args[0].domain is not Domain.EDGE:
+            return None
+        return ir.reduce("sum", ir.reduce("sum", args[0], pairs[0]), Domain.EDGE_TYPE)
+
+    return ir.rewrite(program, rule)

@@ -67,8 +67,7 @@ def find_pairs(csr: CSR, edge_types: Tensor | None, num_types: int) -> Pairs:
     torch.ne(nodes[1:], nodes[:-1], out=first[1:])
     # A node whose edges of one type are the last and those of the next the first of theirs.
     starts = torch.cat([first, first.new_ones(1)])
-    starts[by_type.long()] = True
-    first = starts[:-1]
+    first = starts.index_fill_(0, by_type.long(), True)[:-1]
     number = first.cumsum(0, dtype=dtype)
     type_ptr = torch.nn.functional.pad(number, (1, 0))[by_type.long()]
     ends = type_ptr.tolist()

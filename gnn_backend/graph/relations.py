@@ -8,8 +8,6 @@ node).
 
 from __future__ import annotations
 
-import weakref
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,7 +19,7 @@ from gnn_backend.graph.csr import CSR
 from gnn_backend.graph.graph import Direction, Graph
 from gnn_backend.graph.grouping import bounds, group
 from gnn_backend.graph.incidence import Incidence, Segments
-from gnn_backend.graph.kept import Kept, nbytes
+from gnn_backend.graph.kept import Kept, kept_beside, nbytes
 from gnn_backend.graph.pairs import Pairs, find_pairs
 from gnn_backend.graph.splits import MAX_CHUNK, Splits, count_splits, make_splits
 from gnn_backend.graph.type_checks import Types, checked_types
@@ -348,48 +346,17 @@ def relations_of(
 ) -> Relations:
     """The :class:`Relations` of a graph and these types, as made before or now.
 
-    They are kept with the graph until one of the tensors is freed or changed in place. Tensors made
-    in inference mode, whose changes leave no trace, are taken anew each time.
+    They are kept with the graph (see :func:`kept_beside`).
     """
-    given = [t for t in (edge_types, src_types, dst_types) if t is not None]
-    arguments = (graph, edge_types, num_edge_types, src_types, dst_types, num_node_types)
-    if any(not isinstance(t, Tensor) or t.is_inference() for t in given):
-        return Relations(*arguments)
-    kept = graph.plans.setdefault("relations", {})
+
+    def make() -> _Parts:
+        return Relations(
+            graph, edge_types, num_edge_types, src_types, dst_types, num_node_types
+        )._kept
+
     tensors = (edge_types, src_types, dst_types)
-    key = (*(None if t is None else id(t) for t in tensors), num_edge_types, num_node_types)
-    versions = tuple(t._version for t in given)
-    found = kept.get(key)
-    if found is not None and found.holds(given, versions):
-        return Relations._of(graph, found.parts)
-    made = Relations(*arguments)
-    owner = weakref.ref(graph)  # not the graph, whose entry this is
-
-    def forget(_: object) -> None:
-        holder = owner()
-        if holder is not None:
-            holder.plans.get("relations", {}).pop(key, None)
-
-    references = tuple(weakref.ref(t, forget) for t in given)
-    kept[key] = _Entry(references, versions, made._kept)
-    return made
-
-
-@dataclass(frozen=True)
-class _Entry:
-    """Relations that a graph keeps, and of which tensors they were made."""
-
-    of: tuple[weakref.ref[Tensor], ...]
-    versions: tuple[int, ...]
-    parts: _Parts
-
-    def holds(self, given: list[Tensor], versions: tuple[int, ...]) -> bool:
-        return versions == self.versions and all(
-            ref() is t for ref, t in zip(self.of, given, strict=True)
-        )
-
-    def workspace_bytes(self) -> int:
-        return self.parts.workspace_bytes()
+    parts = kept_beside(graph, "relations", tensors, (num_edge_types, num_node_types), make)
+    return Relations._of(graph, parts)
 
 
 def _check_reads(argument: str, fine: Domain, coarse: Domain) -> None:

@@ -35,6 +35,7 @@ from gnn_backend.errors import invalid
 from gnn_backend.graph.relations import Relations
 from gnn_backend.ir import values as ir
 from gnn_backend.ir.domains import Domain
+from gnn_backend.ir.execute import compiled
 from gnn_backend.ir.interpret import evaluate
 from gnn_backend.ir.trace import (
     Edge,
@@ -287,7 +288,7 @@ def program(function: Callable[..., Any]) -> RelationalProgram:
 def _execute(
     program: Program, relations: Relations, inputs: Mapping[str, Tensor]
 ) -> Sequence[Tensor]:
-    return evaluate(program, relations, inputs)
+    return compiled(program, relations)(relations, inputs)
 
 
 def _defaults(function: Callable[..., Any]) -> dict[str, Any]:

@@ -45,7 +45,7 @@ def stored_values(program: Program) -> set[Value]:
                 continue
             if not by_index(consumer, value):
                 stored.add(value)
-    return {v for v in stored if v.op != "const" or v.shape}
+    return {v for v in stored if v.op != "const" or v.shape or v in outputs}
 
 
 def reads_of(value: Value, stored: set[Value]) -> list[Value]:
@@ -105,7 +105,7 @@ class Code:
             return self._load(value)
         if value.op == "gather":
             inner = value.args[0]
-            if inner.op == "const" and not inner.shape:
+            if is_number(inner):
                 return self._step(Step("const", (), 1, 1, True, value=_number(inner)))
             if inner not in self.stored:
                 raise Unfusable(inner)
@@ -211,6 +211,11 @@ def _common(code: Code, tables: Sequence[Table], made: set[Value]) -> tuple[int,
         if h not in (1, heads) or d not in (1, dim):
             raise Unfusable(value)
     return heads, dim
+
+
+def is_number(value: Value) -> bool:
+    """Whether a value is a constant, written into the code that uses it."""
+    return value.op == "const" and not value.shape
 
 
 def _number(const: Value) -> float:

@@ -21,6 +21,7 @@ from gnn_backend.ir.fusion import (
     Unfusable,
     Wanted,
     by_index,
+    is_number,
     reads_of,
     stored_values,
     traversal_of,
@@ -158,7 +159,7 @@ class _Units:
             x, grad = (self._source(value, a) for a in value.args)
             return WeightGradStep((value,), x, grad, value.args[0].domain)
         for arg in value.args:
-            if arg not in self.stored and arg.op != "const":
+            if arg not in self.stored and not is_number(arg):
                 raise Unfusable(arg)
         return TorchStep((value,))
 

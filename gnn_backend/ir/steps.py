@@ -13,6 +13,7 @@ from torch import Tensor
 
 from gnn_backend.graph.relations import Relations
 from gnn_backend.ir.domains import Domain
+from gnn_backend.ir.fusion import is_number
 from gnn_backend.ir.interpret import apply
 from gnn_backend.ir.traversal import Traversal
 from gnn_backend.ir.values import Value
@@ -52,11 +53,11 @@ class TorchStep(Step):
     """One operator in plain torch."""
 
     def reads(self) -> tuple[Value, ...]:
-        return tuple(a for a in self.outputs[0].args if not _is_number(a))
+        return tuple(a for a in self.outputs[0].args if not is_number(a))
 
     def run(self, stored: Stored, relations: Relations, dtype: torch.dtype) -> list[Tensor]:
         value = self.outputs[0]
-        args = [apply(a, (), relations, dtype) if _is_number(a) else stored[a] for a in value.args]
+        args = [apply(a, (), relations, dtype) if is_number(a) else stored[a] for a in value.args]
         return [apply(value, args, relations, dtype)]
 
     def describe(self) -> str:
@@ -182,6 +183,3 @@ class TraverseStep(Step):
         how = ", ".join(r.how for r in t.reductions)
         return f"traversal of {t.elements.value} by {t.rows.value}: {how}"
 
-
-def _is_number(value: Value) -> bool:
-    return value.op == "const"

@@ -73,12 +73,15 @@ template <class L> struct Part<L, EXACT> {
         #pragma unroll 1                              // unrolled, loads of later pieces spill
         for (int piece = 0; piece < L::PIECES; piece++) {
             float4 a[LINES];
+            const char* const row = rows + piece_at(v, piece);
             #pragma unroll
             for (int i = 0; i < LINES; i++)
-                a[i] = *reinterpret_cast<const float4*>(rows + piece_at(v, piece) + 8 * i * L::STEP);
+                a[i] = *reinterpret_cast<const float4*>(row + 8 * i * L::STEP);
+            // Of slots u + 4 j: odd j turn the upper bit of the permutation, and u the lower.
+            const char* const column[2] = {columns + piece_at(u, piece), columns + piece_at(u, piece ^ 2)};
             #pragma unroll
             for (int j = 0; j < ACROSS; j++) {
-                const float4 b = *reinterpret_cast<const float4*>(columns + piece_at(u + 4 * j, piece));
+                const float4 b = *reinterpret_cast<const float4*>(column[j % 2] + 4 * j * L::STEP);
                 #pragma unroll
                 for (int i = 0; i < LINES; i++) sum[i][j] = fmaf(a[i].x, b.x, sum[i][j]);
                 #pragma unroll
@@ -156,7 +159,7 @@ template <class L> struct Sources {
     __device__ __forceinline__ Sources(
         const LinearArgs& args, const RowTile& tile, int head, int first_column) {
         const int at = threadIdx.x / L::PIECES, piece = threadIdx.x % L::PIECES;
-        const int inner = (int)args.inner, first = piece * L::PER16;
+        const int inner = (int)args.inner, outer = (int)args.outer, first = piece * L::PER16;
         left = inner - first;
         row_bytes = (unsigned)(args.heads * args.inner) * (unsigned)sizeof(T);
         x = static_cast<const char*>(args.x) + (head * args.inner + first) * (i64)sizeof(T);
@@ -176,15 +179,17 @@ template <class L> struct Sources {
         #pragma unroll
         for (int i = 0; i < FEW; i++) {
             const int line = at + i * APART;
-            const bool exists = line < L::COLUMNS && first_column + line < args.outer;
+            const bool exists = line < L::COLUMNS && first_column + line < outer;
             live |= (unsigned)exists << (MANY + i);
         }
     }
-    __device__ __forceinline__ void fill(const LinearArgs& args, char* stage, int step) const {
+    __device__ __forceinline__ void fill(const LinearArgs& args, char* stage, int step) {
+        row_bytes = opaque(row_bytes);  // else rows' offsets are kept instead, in twice the registers
         const int begin = step * L::STEP, rest = left - step * (L::PIECES * L::PER16);
+        const u64 table = reinterpret_cast<u64>(x + begin);
         #pragma unroll
         for (int i = 0; i < MANY; i++) {
-            const char* from = x + (u64)(unsigned)row[i] * row_bytes + begin;
+            const char* from = reinterpret_cast<const char*>((u64)(unsigned)row[i] * row_bytes + table);
             bring<T, L::ALIGNED>(stage + to_row + i * APART * L::STEP,
                                  reinterpret_cast<const T*>(from), live >> i & 1 ? rest : 0);
         }
@@ -231,7 +236,7 @@ template <class L> __device__ __forceinline__ void typed_linear(const LinearArgs
     const int across = warp % L::WARPS_ACROSS * L::WARP_COLUMNS;
     const int steps = ((int)args.inner + L::PIECES * L::PER16 - 1) / (L::PIECES * L::PER16);
     Part<L> part(threadIdx.x % WARP);
-    const Sources<L> sources(args, tile, head, first_column);
+    Sources<L> sources(args, tile, head, first_column);
 
     #pragma unroll
     for (int step = 0; step < STAGES - 1; step++) {
@@ -251,18 +256,22 @@ template <class L> __device__ __forceinline__ void typed_linear(const LinearArgs
         stage = stage == STAGES - 1 ? 0 : stage + 1;
     }
 
-    T* out = static_cast<T*>(args.out) + (i64)head * args.outer + first_column + across;
-    const int columns = (int)args.outer - first_column - across;
+    char* const out = static_cast<char*>(args.out) +
+        (head * args.outer + first_column + across + part.column(0)) * (i64)sizeof(T);
+    const unsigned out_bytes = (unsigned)(args.heads * args.outer) * (unsigned)sizeof(T);
+    const int columns = (int)args.outer - first_column - across - part.column(0);
     #pragma unroll
     for (int i = 0; i < Part<L>::LINES; i++) {
         const int line = first_row + part.line(i);
         if (line >= tile.count) continue;
         const int place = tile.first + line;
         const float scale = args.scale == nullptr ? 1.f : __ldg(args.scale + place);
-        T* to = out + (i64)listed(args.out_rows, place) * args.heads * args.outer;
+        T* to = reinterpret_cast<T*>(out + (u64)(unsigned)listed(args.out_rows, place) * out_bytes);
         #pragma unroll
-        for (int run = 0; run < Part<L>::RUNS; run++)
-            store_run<L>(part, i, run, scale, to + part.column(run), columns - part.column(run));
+        for (int run = 0; run < Part<L>::RUNS; run++) {
+            const int ahead = part.column(run) - part.column(0);
+            store_run<L>(part, i, run, scale, to + ahead, columns - ahead);
+        }
     }
 }
 

@@ -88,29 +88,12 @@ class LinearStep(Step):
             rows = x if index is None else x.index_select(0, index)
             return [rows @ (weight[0].mT if transposed else weight[0])]
         places = relations.incidence(self.weight.domain, value.domain)
-        lead = x.shape[1:-1]
-        flat = lead if weight.dim() == 4 else ()  # else heads have a weight in common
-        if not flat and lead:
-            return [self._shared(x, weight, relations, transposed)]
         found = typed_linear(
             x, weight, relations.by_type(value.domain, self.weight.domain),
             rows=places.index(self.x.domain), out_rows=places.order,
             num_out=relations.num(value.domain), transposed=transposed,
         )  # fmt: skip
         return [found]
-
-    def _shared(
-        self, x: Tensor, weight: Tensor, relations: Relations, transposed: bool
-    ) -> Tensor:
-        """Rows [H, I] whose heads have one weight: the weight a head, expanded."""
-        value = self.outputs[0]
-        places = relations.incidence(self.weight.domain, value.domain)
-        by_head = weight[:, None].expand(-1, x.shape[1], -1, -1)
-        return typed_linear(
-            x, by_head, relations.by_type(value.domain, self.weight.domain),
-            rows=places.index(self.x.domain), out_rows=places.order,
-            num_out=relations.num(value.domain), transposed=transposed,
-        )  # fmt: skip
 
     def describe(self) -> str:
         kind = "linear" if self.weight.domain is Domain.PARAM else "typed linear"
@@ -137,19 +120,13 @@ class WeightGradStep(Step):
 
     def run(self, stored: Stored, relations: Relations, dtype: torch.dtype) -> list[Tensor]:
         value = self.outputs[0]
-        heads = bool(value.attrs["heads"])
         places = relations.incidence(value.domain, self.elements)
-        x, grad = stored[self.x], stored[self.grad]
-        if x.dim() == 3 and not heads:  # heads have one weight: its gradients are summed
-            heads, several = True, True
-        else:
-            several = False
         found = typed_weight_grad(
-            x, grad, relations.by_type(self.elements, value.domain),
+            stored[self.x], stored[self.grad], relations.by_type(self.elements, value.domain),
             x_rows=places.index(self.x.domain), grad_rows=places.index(self.grad.domain),
-            heads=heads,
+            heads=bool(value.attrs["heads"]),
         )  # fmt: skip
-        return [found.sum(1) if several else found]
+        return [found]
 
     def describe(self) -> str:
         return f"weight gradient over {self.elements.value}"

@@ -71,4 +71,4 @@ def make_row_tiles(ptr: Tensor, num_rows: int, size: int) -> RowTiles:
     count = (bounds[of + 1] - begin).clamp(max=size)
     count = torch.where(numbers < first[-1], count, 0)
     tiles = torch.stack([of, begin, count, torch.zeros_like(of)], 1)
-    return RowTiles(tiles.int(), first.int())
+    return RowTiles(tiles.int(), first.clamp(max=len(tiles)).int())

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable
 
 from gnn_backend.ir import values as ir
 from gnn_backend.ir.domains import Domain, reads
+from gnn_backend.ir.passes.finite import is_finite
 from gnn_backend.ir.products import factors_of
 from gnn_backend.ir.values import Program, Value
 
@@ -51,7 +52,7 @@ def _fixed(value: Value, row: Domain) -> Value | None:
     """A factor read in the domain of the sum's rows, if it is the same for all that are summed."""
     if value.op != "gather" or not reads(row, value.args[0].domain):
         return None
-    return ir.gather(value.args[0], row)
+    return ir.gather(value.args[0], row) if is_finite(value) else None
 
 
 def _reused(total: Value, x: Value, known: dict[object, Value]) -> Value | None:

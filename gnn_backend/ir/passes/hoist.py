@@ -13,11 +13,13 @@ from collections.abc import Mapping
 
 from gnn_backend.ir import values as ir
 from gnn_backend.ir.domains import Domain, join
+from gnn_backend.ir.passes.finite import has_extremes
 from gnn_backend.ir.values import Program, Value
 
 PAIRS = (Domain.SRC_PAIR, Domain.DST_PAIR)
-_MOVED = frozenset((*ir.UNARY, *ir.BINARY, "dot", "outer", "concat", "linear", "matmul", "row_sum",
-                    "reshape", "slice", "transpose"))  # fmt: skip
+_VIEWS = ("reshape", "slice", "transpose")
+_MOVED = frozenset((*ir.UNARY, *ir.BINARY, *_VIEWS,
+                    "dot", "outer", "concat", "linear", "matmul", "row_sum"))  # fmt: skip
 #: Above this share of distinct pairs an indirection costs what it saves.
 MOST_PAIRS = 0.9
 
@@ -76,12 +78,14 @@ def _read_at(arg: Value, to: Domain) -> Value:
 def _allowed(
     value: Value, args: tuple[Value, ...], to: Domain, sizes: Sizes, compact: bool | None
 ) -> bool:
-    if to not in PAIRS:
+    if to not in PAIRS:  # whose rows may have no elements
+        if value.op not in _VIEWS and any(has_extremes(a) for a in args):
+            return False
         return sizes[to] <= max(sizes[value.domain], 1)
     if compact is False:
         return False
     stored = value.op == "linear"
-    if value.op in ("reshape", "slice", "transpose"):
+    if value.op in _VIEWS:
         return True  # it is read from there already
     made_of_stored = any(a.args[0].domain in PAIRS for a in _moved_args(value, args))
     if not (stored or made_of_stored):

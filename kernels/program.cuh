@@ -69,12 +69,14 @@ struct Softmax {
     __device__ __forceinline__ float raise(float other) {
         const float before = top;
         top = fmaxf(top, other);
-        const float factor = exponential(before - top);
+        const float factor = before == top ? 1.f : exponential(before - top);  // both may be inf
         sum *= factor;
         return factor;
     }
+    // What exponents are taken from: an infinite logit makes the sum infinite, not NaN.
+    __device__ __forceinline__ float base() const { return top <= LARGEST ? top : 0.f; }
     __device__ __forceinline__ float weigh(float logit) {
-        const float weight = exponential(logit - top);
+        const float weight = exponential(logit - base());
         sum += weight;
         return weight;
     }

@@ -1,12 +1,12 @@
 """The CUDA source of a traversal; the emulator compiles the same text.
 
-Registers without columns are arrays over the elements in flight, those with columns expressions of a
-lane's value i, written out where they are used: what was loaded is unpacked once an element.
+Registers without columns are arrays over the elements in flight, those with columns expressions of
+a lane's value i, written out where they are used: what was loaded is unpacked once an element.
 """
 
 from __future__ import annotations
 
-from gnn_backend.ir.accumulators import Accumulators, logit_of
+from gnn_backend.ir.accumulators import Accumulators
 from gnn_backend.ir.domains import Domain
 from gnn_backend.ir.traversal import Reduction, Step, Table, Traversal
 from gnn_backend.runtime.selection import Shape
@@ -63,9 +63,7 @@ def source(traversal: Traversal, name: str, dtype: str, shape: Shape, block: int
     body = _Writer(traversal, in_flight(traversal, shape)).text()
     entries = [f"GNNB_ENTRY({name}, gnnb::Args, {block}, (gnnb::program<Layout>(args)))"]
     if traversal.rows is not None:
-        entries.append(
-            f"GNNB_ENTRY({name}_merge, gnnb::Args, 256, (gnnb::merge<Layout>(args)))"
-        )
+        entries.append(f"GNNB_ENTRY({name}_merge, gnnb::Args, 256, (gnnb::merge<Layout>(args)))")
     return "\n".join([*head, *body, "}  // namespace gnnb", *entries]) + "\n"
 
 
@@ -384,7 +382,9 @@ class _Writer:
 
     def _store_number(self, table: Table, number: int, row: str, value: str) -> None:
         guard = "at.within == 0" + ("" if table.heads > 1 else " && at.head == 0")
-        self.add(f"if ({guard}) put_number<T>(args.out{number}, {self._place(table, row)}, {value});")
+        self.add(
+            f"if ({guard}) put_number<T>(args.out{number}, {self._place(table, row)}, {value});"
+        )
 
     def _finish(self) -> None:
         """Write the row, or its part into the slot."""
@@ -410,7 +410,9 @@ class _Writer:
             elif table.dim > 1:
                 if reduction.how == "softmax":
                     self.each("i", "K")
-                    self.add(f"acc{n}[i] = count > 0 ? acc{n}[i] / state{reduction.logit}.sum : 0.f;")
+                    self.add(
+                        f"acc{n}[i] = count > 0 ? acc{n}[i] / state{reduction.logit}.sum : 0.f;"
+                    )
                     self.close()
                 self._store_columns(table, reduction.table, "row", f"acc{n}")
             else:
@@ -432,7 +434,7 @@ class _Writer:
     # ------------------------------------------------------------------ merge
 
     def _merge(self) -> None:
-        """A lane owns a column of [heads, dim]; what has fewer is the first column's that has it."""
+        """A lane owns a column of [heads, dim]; what has fewer belongs to the first that has it."""
         self.open("struct Merged")
         kept = [n for n, r in enumerate(self.t.reductions) if r.how != "lse"]
         for n in kept:
@@ -450,8 +452,11 @@ class _Writer:
         self.open("__device__ __forceinline__ void merge(Merged other)")
         for logit in self.places.states:
             self.add(f"const float old{logit} = state{logit}.raise(other.state{logit}.top);")
-            self.add(f"const float new{logit} = exponential(other.state{logit}.top - state{logit}.top);")
-            self.add(f"state{logit}.sum = fmaf(other.state{logit}.sum, new{logit}, state{logit}.sum);")
+            base = f"state{logit}.base()"
+            self.add(f"const float new{logit} = exponential(other.state{logit}.top - {base});")
+            self.add(
+                f"state{logit}.sum = fmaf(other.state{logit}.sum, new{logit}, state{logit}.sum);"
+            )
         for n in kept:
             reduction = self.t.reductions[n]
             if reduction.how == "softmax":
@@ -510,7 +515,9 @@ class _Writer:
                 value += f" / all.state{reduction.logit}.sum"
             width = table.heads * table.dim
             at = f"row * {width}{self._column(table)}"
-            self.add(f"{self._first(table)}put_number<T>(args.out{reduction.table}, {at}, {value});")
+            self.add(
+                f"{self._first(table)}put_number<T>(args.out{reduction.table}, {at}, {value});"
+            )
         self.close("});")
         self.indent -= 1
         self.close()

@@ -1,9 +1,9 @@
 """The Numba source of a traversal.
 
-A kernel is a C function (block, address of the arguments), as the hand-written ones are. Rows are cut
-into blocks of equal work by position on the merge path of elements and rows, so a block may begin
-and end inside a row; what it has of such a row goes to one of its two slots, and ``merge`` combines
-the slots of each row in order. Nothing depends on the number of threads.
+A kernel is a C function (block, address of the arguments), as the hand-written ones are. Rows are
+cut into blocks of equal work by position on the merge path of elements and rows, so a block may
+begin and end inside a row; what it has of such a row goes to one of its two slots, and ``merge``
+combines the slots of each row in order. Nothing depends on the number of threads.
 
 Registers without columns are local variables; those with columns are expressions of the column k,
 written out wherever they are used, in loops that the compiler vectorises.
@@ -70,7 +70,7 @@ def flag(truth):
 
 @inline
 def base_of(top):
-    return top if top > -INF else ZERO
+    return top if -INF < top < INF else ZERO
 '''
 
 #: Fields of the block of arguments before the tables, in order.
@@ -495,7 +495,7 @@ class _Writer:
         self.add("pass")
 
     def _combine_weighted(self, logit: int, heads: int) -> None:
-        """The sums that are weighted by one logit, of its head, or of all heads where it has one."""
+        """The sums that a logit weights, of its head, or of all heads where it has one."""
         for reduction, offset in zip(self.t.reductions, self.layout.sums, strict=True):
             if reduction.how != "softmax" or reduction.logit != logit:
                 continue

@@ -21,7 +21,7 @@ from gnn_backend.ir import values as ir
 from gnn_backend.ir.autodiff import differentiate
 from gnn_backend.ir.domains import Domain
 from gnn_backend.ir.lower import Plan, lower
-from gnn_backend.ir.passes import Options, optimise
+from gnn_backend.ir.passes import DEFAULT, Options, optimise
 from gnn_backend.ir.values import Program, Value
 
 _KEPT = 256  # compiled programs
@@ -59,7 +59,7 @@ class Executable:
     """
 
     def __init__(
-        self, program: Program, sizes: Mapping[Domain, int], options: Options = Options()
+        self, program: Program, sizes: Mapping[Domain, int], options: Options = DEFAULT
     ) -> None:
         self.sizes, self.options = dict(sizes), options
         self.inputs = program.inputs
@@ -193,9 +193,7 @@ def _compiled(
     return Executable(Program(inputs, outputs), dict(zip(Domain, sizes, strict=True)), options)
 
 
-def compiled(
-    program: Program, relations: Relations, options: Options = Options()
-) -> Executable:
+def compiled(program: Program, relations: Relations, options: Options = DEFAULT) -> Executable:
     """The program, compiled for graphs about as large as this one.
 
     Parameters
@@ -215,4 +213,3 @@ def _about(count: int) -> int:
     """To one part in eight, so that batches of about one size share what is compiled."""
     step = 1 << max(0, count.bit_length() - 4)
     return -(-count // step) * step
-

@@ -104,18 +104,22 @@ class Code:
         if value in self.stored:
             return self._load(value)
         if value.op == "gather":
+            if is_number(value):
+                return self._step(Step("const", (), 1, 1, True, value=number_of(value)))
             inner = value.args[0]
-            if is_number(inner):
-                return self._step(Step("const", (), 1, 1, True, value=_number(inner)))
             if inner not in self.stored:
                 raise Unfusable(inner)
             return self._load(inner)
-        if value.op not in STREAMED:
+        if value.op not in STREAMED or self._sums_heads(value):
             raise Unfusable(value)
         args = tuple(self.register(arg) for arg in value.args)
         per_row = all(self.steps[a].per_row for a in args)
         slope = float(value.attrs.get("slope", 0.0))  # type: ignore[arg-type]
         return self._step(Step(value.op, args, *self.shape(value), per_row, value=slope))
+
+    def _sums_heads(self, value: Value) -> bool:
+        """A dot product of rows [H] beside rows [H, D], along what are heads there."""
+        return value.op == "dot" and len(value.args[0].shape) < self.rank
 
     def _load(self, value: Value) -> int:
         if value not in self.inputs:
@@ -214,9 +218,14 @@ def _common(code: Code, tables: Sequence[Table], made: set[Value]) -> tuple[int,
 
 
 def is_number(value: Value) -> bool:
-    """Whether a value is a constant, written into the code that uses it."""
+    """Whether a value is a constant, written into the code that uses it; read by rows or not."""
+    if value.op == "gather":
+        return is_number(value.args[0])
     return value.op == "const" and not value.shape
 
 
-def _number(const: Value) -> float:
-    return float(const.attrs["value"])  # type: ignore[arg-type]
+def number_of(value: Value) -> float:
+    """The constant that :func:`is_number` found."""
+    while value.op == "gather":
+        value = value.args[0]
+    return float(value.attrs["value"])  # type: ignore[arg-type]

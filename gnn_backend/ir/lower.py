@@ -134,7 +134,9 @@ class _Units:
         if form is None:
             return reads_of(value, self.stored)
         roots = (form.value, form.logit)
-        found = [r for root in roots if root not in self.stored for r in reads_of(root, self.stored)]
+        found = [
+            r for root in roots if root not in self.stored for r in reads_of(root, self.stored)
+        ]
         return [*found, *(r for r in roots if r in self.stored)]
 
     def made(self) -> list[Step]:
@@ -286,5 +288,3 @@ def _frees(steps: Sequence[Step], program: Program) -> tuple[tuple[Value, ...], 
         if value not in kept:
             by_step[number].append(value)
     return tuple(map(tuple, by_step))
-
-

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from gnn_backend.ir import values as ir
 from gnn_backend.ir.values import Program, Value
 
+
 @dataclass(frozen=True)
 class Weighted:
     """``reduce sum (exp(logit - gather(lse)) * value)``; see :func:`as_weighted`."""

@@ -1,6 +1,6 @@
 """What a lowered program does, one after the other; how each step is run.
 
-A step reads stored values and leaves stored values, tensors [rows, *shape] (``PARAM``: [1, *shape]).
+A step reads stored values and leaves stored values: tensors [rows, *shape], parameters [1, *shape].
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gnn_backend.graph.relations import Relations
 from gnn_backend.ir.domains import Domain
-from gnn_backend.ir.fusion import is_number
+from gnn_backend.ir.fusion import is_number, number_of
 from gnn_backend.ir.interpret import apply
 from gnn_backend.ir.traversal import Traversal
 from gnn_backend.ir.values import Value
@@ -57,8 +57,14 @@ class TorchStep(Step):
 
     def run(self, stored: Stored, relations: Relations, dtype: torch.dtype) -> list[Tensor]:
         value = self.outputs[0]
-        args = [apply(a, (), relations, dtype) if is_number(a) else stored[a] for a in value.args]
-        return [apply(value, args, relations, dtype)]
+        args = [
+            torch.full((1,), number_of(a), dtype=dtype, device=relations.device)
+            if is_number(a) else stored[a]
+            for a in value.args
+        ]  # fmt: skip
+        found = apply(value, args, relations, dtype)
+        rows = relations.num(value.domain)
+        return [found if found.shape[0] == rows else found.expand(rows, *value.shape)]
 
     def describe(self) -> str:
         return f"torch {self.outputs[0].op}"
@@ -159,4 +165,3 @@ class TraverseStep(Step):
             return f"map over {t.elements.value}"
         how = ", ".join(r.how for r in t.reductions)
         return f"traversal of {t.elements.value} by {t.rows.value}: {how}"
-

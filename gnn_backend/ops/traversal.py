@@ -41,7 +41,7 @@ def traverse(
         if device.type == "cpu" and get_config().cpu_target == "numba":
             from gnn_backend.runtime.relational import cpu
 
-            return cpu.run(traversal, relations, inputs)
+            return cpu.run(traversal, relations, inputs, dtype)
         engine = launch.sparse_engine(device, dtype)
         if dtype == torch.float64:
             raise Unsupported("dtype-float64", "the device kernels accumulate in float32")
@@ -51,4 +51,4 @@ def traverse(
     except Unsupported as missing:
         reason = missing.reason
         note_choice(lambda: f"traversal: plain torch, {reason}")
-        return reference.run(traversal, relations, inputs)
+        return reference.run(traversal, relations, inputs, dtype)

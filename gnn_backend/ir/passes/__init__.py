@@ -38,10 +38,13 @@ class Options:
     reorder: bool = True
 
 
+DEFAULT = Options()
+
+
 def optimise(
     program: Program,
     sizes: Mapping[Domain, int],
-    options: Options = Options(),
+    options: Options = DEFAULT,
     reuse: Collection[Value] = (),
     say: Callable[[str, Program], None] = lambda name, program: None,
 ) -> Program:

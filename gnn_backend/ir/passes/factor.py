@@ -1,8 +1,8 @@
 """Factoring out of sums: what is fixed by the row of a sum is multiplied after it.
 
-``sum(s * c[row]) = c[row] * sum(s)``; and ``sum(alpha * <c[row], v>) = <c[row], sum(alpha * v)>`` where
-that sum is there already: in the gradient of a softmax-weighted sum it is the output itself, which
-spares a pass over the edges.
+``sum(s * c[row]) = c[row] * sum(s)``; and ``sum(alpha * <c[row], v>) = <c[row], sum(alpha * v)>``
+where that sum is there already: in the gradient of a softmax-weighted sum it is the output itself,
+which spares a pass over the edges.
 """
 
 from __future__ import annotations
@@ -81,9 +81,9 @@ def _factored(total: Value, x: Value) -> Value | None:
             return None
         return ir.binary("mul", outside, ir.degree(total.domain))
     factors = factors_of(x)
-    outside = [(f, _fixed(f, total.domain)) for f in factors]
-    fixed = [moved for _, moved in outside if moved is not None]
-    inside = [f for f, moved in outside if moved is None]
+    split = [(f, _fixed(f, total.domain)) for f in factors]
+    fixed = [moved for _, moved in split if moved is not None]
+    inside = [f for f, moved in split if moved is None]
     if not fixed or not inside:
         return None
     result = ir.reduce("sum", _product(inside), total.domain)

@@ -1,7 +1,7 @@
 """What may be moved to rows that have no elements.
 
-A maximum of nothing is -inf, and so is its log-sum-exp. No element reads such a row, so that it does no
-harm; but 0 times it is NaN, where a sum over no element was 0.
+A maximum of nothing is -inf, and so is its log-sum-exp. No element reads such a row, so that it
+does no harm; but 0 times it is NaN, where a sum over no element was 0.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Domain inference: compute a value once for each row that it depends on.
 
 An operator on values that are all read from coarser domains is computed in the coarsest domain that
-has all of them, and read after. To nodes and types always, where they are fewer. To pairs (source or
-destination, edge type) only what will be stored, and what is made of such: *compact
+has all of them, and read after. To nodes and types always, where they are fewer. To pairs (source
+or destination, edge type) only what will be stored, and what is made of such: *compact
 materialization* (Wu et al., 2024), the rows of a typed product falling from the edges to the
 distinct pairs.
 """

@@ -1,9 +1,9 @@
 """Linear operator reordering: what is linear changes places where that leaves less to do.
 
-Three rules, each legal because its operators are linear and the weight is fixed by the type:
+Four rules, each legal because its operators are linear and the weight is fixed by the type:
 
-- *fold*: ``<x W[t], a[t]> = x (W a)[t]``, and ``(x W[t]) V = x (W V)[t]``, where the product between has no
-  other consumer: rows shrink from the width of W to that of the result;
+- *fold*: ``<x W[t], a[t]> = x (W a)[t]``, ``(x W[t]) V = x (W V)[t]``, if the product between has
+  no other consumer: rows shrink from the width of W to that of the result;
 - *transfer*: ``<k W[t], q> = <k, q W[t]^T>``, on the side that has fewer (node, edge type) pairs;
 - *after*: ``sum (x W[t]) s`` over the edges of a destination is the sum over its edge types of
   ``(sum x s) W[t]``, where there are fewer pairs of destinations than of sources;
@@ -168,7 +168,11 @@ def _transfer(value: Value, single: Callable[[Value], bool], sizes: Sizes) -> Va
         return None
     for one, other in (value.args, value.args[::-1]):
         found = _typed(one, single)
-        if found is None or other.op != "gather" or not all(b.op == "gather" for b in found.between):
+        if (
+            found is None
+            or other.op != "gather"
+            or not all(b.op == "gather" for b in found.between)
+        ):
             continue
         weight, far = found.linear.args[1], other.args[0]
         pair = {Domain.SRC: Domain.SRC_PAIR, Domain.DST: Domain.DST_PAIR}.get(far.domain)

@@ -1,8 +1,8 @@
 """Canonical forms: fewer operators, views next to what is stored, sums of what reads rows.
 
 A view of a row (reshape, slice, transpose) is free where the row is stored, and has no place in a
-kernel; so it changes places with what reads or sums rows. Common subexpressions and dead code need no
-rule: values are interned, and a program has what its outputs are made of.
+kernel; so it changes places with what reads or sums rows. Common subexpressions and dead code need
+no rule: values are interned, and a program has what its outputs are made of.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ no kernels, and for small graphs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ _UNARY = {
     "reciprocal": torch.reciprocal, "tanh": torch.tanh, "sigmoid": torch.sigmoid,
     "relu": torch.relu,
 }  # fmt: skip
-_BINARY = {
+_BINARY: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div,
     "maximum": torch.maximum, "minimum": torch.minimum,
     "equal": lambda a, b: (a == b).to(a.dtype),
@@ -28,7 +28,10 @@ _BINARY = {
 }  # fmt: skip
 
 
-def run(traversal: Traversal, relations: Relations, inputs: Sequence[Tensor]) -> list[Tensor]:
+def run(
+    traversal: Traversal, relations: Relations, inputs: Sequence[Tensor],
+    dtype: torch.dtype = torch.float32,
+) -> list[Tensor]:  # fmt: skip
     """Run a traversal.
 
     Parameters
@@ -37,14 +40,15 @@ def run(traversal: Traversal, relations: Relations, inputs: Sequence[Tensor]) ->
     relations : Relations
     inputs : sequence of Tensor
         In the order of ``traversal.inputs``, [rows, ...] with as many values a row as the table.
+    dtype : torch.dtype
+        Of the results, where there are no inputs.
 
     Returns
     -------
     list of Tensor
         In the order of ``traversal.outputs``, [rows, heads, dim], in the dtype of the inputs.
     """
-    first = inputs[0] if inputs else torch.empty(0, device=relations.device)
-    dtype = first.dtype
+    dtype = inputs[0].dtype if inputs else dtype
     wide = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
     count = relations.num(traversal.elements)
     registers: list[Tensor] = []
@@ -72,9 +76,7 @@ def run(traversal: Traversal, relations: Relations, inputs: Sequence[Tensor]) ->
     return [o.to(dtype) for o in outputs if o is not None]
 
 
-def _read(
-    rows: Tensor, table: Table, elements: Domain, count: int, relations: Relations
-) -> Tensor:
+def _read(rows: Tensor, table: Table, elements: Domain, count: int, relations: Relations) -> Tensor:
     """The row of each element [elements, heads, dim]."""
     if table.domain is Domain.PARAM:
         return rows.expand(count, *rows.shape[1:])

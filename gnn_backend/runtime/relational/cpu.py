@@ -18,12 +18,13 @@ from gnn_backend.runtime import cpu_call, cpu_module
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
-def run(traversal: Traversal, relations: Relations, inputs: Sequence[Tensor]) -> list[Tensor]:
+def run(
+    traversal: Traversal, relations: Relations, inputs: Sequence[Tensor], dtype: torch.dtype
+) -> list[Tensor]:
     """Run a traversal; as :func:`gnn_backend.ops.traversal.traverse`.
 
     16-bit inputs are widened to float32, and results rounded once.
     """
-    dtype = inputs[0].dtype if inputs else torch.float32
     real = torch.float64 if dtype is torch.float64 else torch.float32
     tables = [t.to(real).contiguous() for t in inputs]
     work = _Work(traversal, relations, real)
@@ -40,7 +41,8 @@ class _Work:
         self.num_elements = relations.num(t.elements)
         self.num_rows = 0 if t.rows is None else relations.num(t.rows)
         self.arrays: dict[str, Tensor] = {}
-        identity, row_identity = set(), set()
+        identity: set[Domain] = set()
+        row_identity: set[Domain] = set()
         if t.rows is None:
             at = {d: relations.index(t.elements, d) for d in t.indices()}
         else:

@@ -153,4 +153,3 @@ class _Plan:
             grid = -(-self.splits.heavy_rows.numel() // MERGED_ROWS), min(MAX_GRID_Y, tiles)
             engine.launch(self.unit, self.unit.entries[1], grid, MERGE_THREADS, args)
         return out
-

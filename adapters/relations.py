@@ -100,6 +100,16 @@ def batches(members: Sequence[Member], kinds: Iterable[Kind]) -> list[Batch]:
     return result
 
 
+def kinds_reason(kinds: Sequence[Kind | str]) -> str | None:
+    """Reason code why layers of these kinds do not run in batches, or None."""
+    for kind in kinds:
+        if isinstance(kind, str):
+            return kind
+    if len(kinds) > 1 and len(set(kinds)) == len(kinds):
+        return "relation-modules"  # nothing to run together
+    return None
+
+
 def features_reason(
     members: Sequence[Member],
     kinds: Sequence[Kind],
@@ -165,16 +175,24 @@ def run_batches(
         How results of several relations are combined, if it is that.
     aggregate : callable
         Otherwise: ``(results in the order of the relations, type) -> Tensor``.
+
+    Raises
+    ------
+    Unsupported
+        A batch has no edges, or no kernel takes its operands.
     """
     fused = sums is not None and all(batch.kind.sums for batch in found)
     counts: dict[str, int] = {}
     for batch in found:
         for member in batch.members:
             counts[member.target] = counts.get(member.target, 0) + 1
+    unions = [union_of(batch) for batch in found]
+    if any(union.relations.graph.num_edges == 0 for union in unions):
+        raise Unsupported("empty")  # before dropout draws
     parts: dict[str, list[tuple[int, Tensor]]] = {}
-    for batch in found:
+    for i, batch in enumerate(found):
         divisors = tuple(counts[t] for t in batch.targets) if fused and sums == "mean" else None
-        union, kind = union_of(batch), batch.kind
+        union, kind = unions[i], batch.kind
         rows = union.rows(not fused, divisors)
         tables = _tables(batch, x_src, x_dst)
         out = kind.run([m.conv for m in batch.members], union, rows, *tables)

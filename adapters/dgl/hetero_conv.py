@@ -23,6 +23,7 @@ from gnn_backend.adapters.relations import (
     Member,
     batches,
     features_reason,
+    kinds_reason,
     run_batches,
 )
 from gnn_backend.config import get_config
@@ -58,7 +59,7 @@ def eligible(
 def static_reason(hetero: Any) -> str | None:
     """The part of :func:`eligible` that the layers alone decide."""
     kinds = [kind_of(conv) for conv in hetero.mods.values()]
-    return _kinds_reason(kinds)
+    return kinds_reason(kinds)
 
 
 def fast(
@@ -133,7 +134,7 @@ def _prepared(hetero: Any, g: Any, inputs: Any, mod_args: Any, mod_kwargs: Any) 
     if not members:
         return "empty"
     kinds = [kind_of(member.conv) for member in members]
-    reason = _kinds_reason(kinds) or _graph_reason(g, members, x_src, x_dst)
+    reason = kinds_reason(kinds) or _graph_reason(g, members, x_src, x_dst)
     if reason is not None:
         return reason
     known = [kind for kind in kinds if isinstance(kind, Kind)]
@@ -143,10 +144,7 @@ def _prepared(hetero: Any, g: Any, inputs: Any, mod_args: Any, mod_kwargs: Any) 
         return reason
     if g.device != like.device:
         return "device-mixed"
-    found = batches(members, known)
-    if any(sum(g.num_edges(m.relation) for m in batch.members) == 0 for batch in found):
-        return "empty"
-    return _Call(found, x_src, x_dst)
+    return _Call(batches(members, known), x_src, x_dst)
 
 
 def _tables(g: Any, inputs: Any) -> tuple[Mapping[str, Any], Mapping[str, Any]] | None:
@@ -161,15 +159,6 @@ def _tables(g: Any, inputs: Any) -> tuple[Mapping[str, Any], Mapping[str, Any]] 
         return inputs, inputs
     known = set(g.dsttypes)
     return inputs, {k: v[: g.number_of_dst_nodes(k)] for k, v in inputs.items() if k in known}
-
-
-def _kinds_reason(kinds: list[Kind | str]) -> str | None:
-    for kind in kinds:
-        if isinstance(kind, str):
-            return kind
-    if len(kinds) > 1 and len(set(kinds)) == len(kinds):
-        return "relation-modules"  # nothing to run together
-    return None
 
 
 def _graph_reason(

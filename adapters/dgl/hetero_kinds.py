@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from gnn_backend.adapters.dgl.attention import LINEAR, dropout_of, modules_reason
 from gnn_backend.adapters.relations import ELEMENTWISE, Kind, parameters_reason
 from gnn_backend.layers.hetero.aggregating import Parameters, hetero_aggregate
-from gnn_backend.layers.hetero.attention import combined, hetero_gat, hetero_gatv2
-from gnn_backend.layers.hetero.products import stacked
+from gnn_backend.layers.hetero.attention import GATV2_PARTS, combined, hetero_gat, hetero_gatv2
+from gnn_backend.layers.hetero.products import biases_of, stacked, weights_of
 from gnn_backend.layers.hetero.union import Rows, Union
 from gnn_backend.layers.projection import projection_of, watched
 from gnn_backend.ops.projected_attention import Projection
@@ -20,7 +20,6 @@ from gnn_backend.runtime.selection import MAX_HEAD_DIM
 
 Found = Kind | str
 _NORMS = {"both": "both", "left": "left", "right": "mean", "none": "sum"}
-_GATV2_PARTS = 3  # widths that a row of GATv2 has, see layers.hetero.attention
 
 
 def kind_of(conv: Any) -> Found:
@@ -56,14 +55,6 @@ def _linear(module: Any, width: int) -> Projection | None:
     if not isinstance(weight, Tensor):
         return None
     return projection_of(module, LINEAR, weight.dtype, width)
-
-
-def _weights(linears: Sequence[Any]) -> Tensor:
-    return stacked([linear.weight for linear in linears], transposed=True)
-
-
-def _biases(linears: Sequence[Any]) -> Tensor | None:
-    return None if linears[0].bias is None else stacked([linear.bias for linear in linears])
 
 
 # ---------------------------------------------------------------------- GraphConv
@@ -123,11 +114,11 @@ def _sage(
         bias = None if convs[0].bias is None else stacked([c.bias for c in convs])
     else:
         linears = [c.fc_self for c in convs]
-        own, bias = _weights(linears), _biases(linears)
+        own, bias = weights_of(linears), biases_of(linears)
     if kind == "pool":
         linears = [c.fc_pool for c in convs]
-        before, before_bias = _weights(linears), _biases(linears)
-    neighbours = _weights([c.fc_neigh for c in convs])
+        before, before_bias = weights_of(linears), biases_of(linears)
+    neighbours = weights_of([c.fc_neigh for c in convs])
     parameters = Parameters(neighbours, own, bias, before, before_bias)
     reduce = "max" if kind == "pool" else "mean"
     return hetero_aggregate(union, rows, x_src, x_dst, parameters, reduce, first_tie=True)
@@ -147,7 +138,7 @@ def _attention_kind(conv: Any, activation: Any, attentions: Sequence[Tensor]) ->
         return reason
     if any(att.shape != shape for att in attentions):
         return "parametrized"
-    if gatv2 and _GATV2_PARTS * conv._out_feats > MAX_HEAD_DIM:
+    if gatv2 and GATV2_PARTS * conv._out_feats > MAX_HEAD_DIM:
         return "head-dim"
     width = conv._num_heads * conv._out_feats
     linears = [_linear(module, width) for module in _ends(conv)]
@@ -177,8 +168,8 @@ def _gat(
 ) -> Tensor:
     first = convs[0]
     ends = [_ends(conv) for conv in convs]
-    src = _weights([end[0] for end in ends])
-    dst = src if ends[0][0] is ends[0][1] else _weights([end[1] for end in ends])
+    src = weights_of([end[0] for end in ends])
+    dst = src if ends[0][0] is ends[0][1] else weights_of([end[1] for end in ends])
     attentions = (stacked([getattr(c, n)[0] for c in convs]) for n in ("attn_l", "attn_r"))
     out = hetero_gat(
         union, x_src, x_dst, src, dst, *attentions,
@@ -194,8 +185,8 @@ def _gatv2(
     first = convs[0]
     src, dst = [c.fc_src for c in convs], [c.fc_dst for c in convs]
     shared = src[0] is dst[0]
-    to_src, src_bias = _weights(src), _biases(src)
-    to_dst, dst_bias = (to_src, src_bias) if shared else (_weights(dst), _biases(dst))
+    to_src, src_bias = weights_of(src), biases_of(src)
+    to_dst, dst_bias = (to_src, src_bias) if shared else (weights_of(dst), biases_of(dst))
     out = hetero_gatv2(
         union, x_src, x_dst, to_src, to_dst, stacked([c.attn[0] for c in convs]),
         src_bias=src_bias, dst_bias=dst_bias,
@@ -214,7 +205,7 @@ def _with_residual(
         residual = True
         if isinstance(linear, nn.Linear):
             linears = [c.res_fc for c in convs]
-            residual, added = _weights(linears), _biases(linears)
+            residual, added = weights_of(linears), biases_of(linears)
             bias = added if bias is None else bias
     found = combined(union, rows, out, x_dst, concat=True, residual=residual, bias=bias)
     return found.view(-1, convs[0]._num_heads, convs[0]._out_feats)

@@ -10,6 +10,7 @@ from gnn_backend.layers.hetero.products import at_pairs, own_rows, spread, with_
 from gnn_backend.layers.hetero.union import Rows, Union
 from gnn_backend.ops.attention import gat_attention, gatv2_attention
 
+GATV2_PARTS = 3  # widths of a head's row in hetero_gatv2
 _SMALL = {torch.float16: 2.0**-12}  # stands for an attention of 0; elsewhere 2**-60
 
 

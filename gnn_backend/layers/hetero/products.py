@@ -122,6 +122,16 @@ def stacked(tensors: Sequence[Tensor], *, transposed: bool = False) -> Tensor:
     return out.transpose(1, 2) if transposed else out
 
 
+def weights_of(linears: Sequence[Any]) -> Tensor:
+    """Weights of linear modules, as matrices [R, in, out]."""
+    return stacked([linear.weight for linear in linears], transposed=True)
+
+
+def biases_of(linears: Sequence[Any]) -> Tensor | None:
+    """Biases of linear modules [R, out], or None where they have none."""
+    return None if linears[0].bias is None else stacked([linear.bias for linear in linears])
+
+
 class _Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, lengths: Tensor) -> Tensor:

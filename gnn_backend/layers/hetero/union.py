@@ -116,6 +116,15 @@ class Union:
                     self._kept[key] = make()
             return self._kept[key]  # type: ignore[return-value]
 
+    def nbytes(self) -> int:
+        """Bytes held now."""
+        with self._lock:
+            kept = list(self._kept.values())
+        graphs = [self.relations.graph, *(value for value in kept if isinstance(value, Graph))]
+        tensors = [*self._local, *(value for value in kept if isinstance(value, Tensor))]
+        held = sum(graph.nbytes() for graph in graphs) + sum(t.nbytes for t in tensors)
+        return held + self.relations.nbytes()
+
     # ------------------------------------------------------------------ graphs between domains
 
     def graph(self, elements: Domain, source: Domain, target: Domain) -> Graph:

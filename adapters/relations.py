@@ -111,37 +111,35 @@ def kinds_reason(kinds: Sequence[Kind | str]) -> str | None:
 
 
 def features_reason(
-    members: Sequence[Member],
-    kinds: Sequence[Kind],
-    x_src: Mapping[str, Any],
-    x_dst: Mapping[str, Any],
-    like: Tensor,
+    found: Sequence[Batch], x_src: Mapping[str, Any], x_dst: Mapping[str, Any], like: Tensor
 ) -> str | None:
-    """Reason code why the features have no fused path beside the layers, or None."""
+    """Reason code why the features have no fused path beside a parameter of the layers, or None."""
     if torch.is_autocast_enabled(like.device.type):
         return "autocast"
-    both = list(zip(members, kinds, strict=True))
-    wanted = {(m.source, k.widths[0], 0) for m, k in both}
-    wanted |= {(m.target, k.widths[1], 1) for m, k in both}
-    for name, width, end in wanted:
-        if width is None:
-            continue
-        x = (x_src, x_dst)[end][name]
-        if type(x) not in PLAIN_TENSORS:
-            return "subclass" if isinstance(x, Tensor) else "input-form"
-        if x.dim() != 2 or x.layout is not torch.strided or x.shape[1] != width:
-            return "input-form"
-        if x.device != like.device:
-            return "device-mixed"
-        if x.dtype != like.dtype:
-            return "dtype-mixed"
-        if x.numel() == 0:
-            return "empty"
+    for batch in found:
+        ends = ((batch.sources, x_src), (batch.targets, x_dst))
+        for width, (names, tables) in zip(batch.kind.widths, ends, strict=True):
+            for name in names:
+                reason = None if width is None else _table_reason(tables[name], width, like)
+                if reason is not None:
+                    return reason
     try:
         aggregation_engine(like.device, like.dtype)
     except Unsupported as error:
         return error.reason
     return None
+
+
+def _table_reason(x: Any, width: int, like: Tensor) -> str | None:
+    if type(x) not in PLAIN_TENSORS:
+        return "subclass" if isinstance(x, Tensor) else "input-form"
+    if x.dim() != 2 or x.layout is not torch.strided or x.shape[1] != width:
+        return "input-form"
+    if x.device != like.device:
+        return "device-mixed"
+    if x.dtype != like.dtype:
+        return "dtype-mixed"
+    return None if x.numel() else "empty"
 
 
 def parameters_reason(tensors: Iterable[Tensor | None]) -> str | None:
@@ -233,4 +231,3 @@ def _total(parts: list[Tensor]) -> Tensor:
     for part in parts[1:]:
         total = total + part
     return total
-

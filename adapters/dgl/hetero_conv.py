@@ -16,14 +16,12 @@ from dgl.heterograph import DGLBlock
 from torch import Tensor
 
 from gnn_backend.adapters.dgl.graph import resident_relation
-from gnn_backend.adapters.dgl.hetero_kinds import first_parameter, kind_of
+from gnn_backend.adapters.dgl.hetero_kinds import kind_of
+from gnn_backend.adapters.known_kinds import known
 from gnn_backend.adapters.relations import (
     Batch,
-    Kind,
     Member,
-    batches,
     features_reason,
-    kinds_reason,
     run_batches,
 )
 from gnn_backend.config import get_config
@@ -58,8 +56,7 @@ def eligible(
 
 def static_reason(hetero: Any) -> str | None:
     """The part of :func:`eligible` that the layers alone decide."""
-    kinds = [kind_of(conv) for conv in hetero.mods.values()]
-    return kinds_reason(kinds)
+    return known(hetero, list(hetero.mods.values()), kind_of).reason
 
 
 def fast(
@@ -133,18 +130,14 @@ def _prepared(hetero: Any, g: Any, inputs: Any, mod_args: Any, mod_kwargs: Any) 
         members.append(Member(canonical, conv, source, target))
     if not members:
         return "empty"
-    kinds = [kind_of(member.conv) for member in members]
-    reason = kinds_reason(kinds) or _graph_reason(g, members, x_src, x_dst)
+    before = known(hetero, [member.conv for member in members], kind_of)
+    if before.reason is not None:
+        return before.reason
+    found, like = before.batches(members), before.parameters[0]
+    reason = _graph_reason(g, found, x_src, x_dst) or features_reason(found, x_src, x_dst, like)
     if reason is not None:
         return reason
-    known = [kind for kind in kinds if isinstance(kind, Kind)]
-    like = first_parameter(members[0].conv)
-    reason = features_reason(members, known, x_src, x_dst, like)
-    if reason is not None:
-        return reason
-    if g.device != like.device:
-        return "device-mixed"
-    return _Call(batches(members, known), x_src, x_dst)
+    return "device-mixed" if g.device != like.device else _Call(found, x_src, x_dst)
 
 
 def _tables(g: Any, inputs: Any) -> tuple[Mapping[str, Any], Mapping[str, Any]] | None:
@@ -162,7 +155,7 @@ def _tables(g: Any, inputs: Any) -> tuple[Mapping[str, Any], Mapping[str, Any]] 
 
 
 def _graph_reason(
-    g: Any, members: list[Member], x_src: Mapping[str, Any], x_dst: Mapping[str, Any]
+    g: Any, found: list[Batch], x_src: Mapping[str, Any], x_dst: Mapping[str, Any]
 ) -> str | None:
     index = g._graph
     if resident_relation(index) is None and index.ctx.device_type != 1:
@@ -170,18 +163,15 @@ def _graph_reason(
     least = get_config().min_edges
     if least > 0 and g.num_edges() < least:
         return "too-small"
-    for member in members:
-        x, y = x_src[member.source], x_dst[member.target]
-        if not (isinstance(x, Tensor) and isinstance(y, Tensor)):
-            return "input-form"
-        # On one frame stock's destinations overwrite what sources wrote under the same name.
-        if member.source == member.target and not g.is_block and x is not y:
-            return "input-form"
-    sizes = {(m.source, 0): g.num_src_nodes(m.source) for m in members}
-    sizes |= {(m.target, 1): g.num_dst_nodes(m.target) for m in members}
-    if any(len((x_src, x_dst)[end][name]) != size for (name, end), size in sizes.items()):
+    sources = {name for batch in found for name in batch.sources}
+    targets = {name for batch in found for name in batch.targets}
+    tables = [(x_src[name], g.num_src_nodes(name)) for name in sources]
+    tables += [(x_dst[name], g.num_dst_nodes(name)) for name in targets]
+    if any(not isinstance(x, Tensor) or len(x) != size for x, size in tables):
         return "input-form"
-    return None
+    # On one frame stock's destinations overwrite what sources wrote under the same name.
+    shared = () if g.is_block else sources & targets
+    return "input-form" if any(x_src[name] is not x_dst[name] for name in shared) else None
 
 
 def _union_of(g: DGLGraph, batch: Batch) -> Union:

@@ -41,11 +41,6 @@ def kind_of(conv: Any) -> Found:
     return reason or make(conv, activation)
 
 
-def first_parameter(conv: Any) -> Tensor:
-    """Any parameter of a layer that has a kind."""
-    return next(conv.parameters())  # type: ignore[no-any-return]
-
-
 def _shape(found: Tensor | None) -> tuple[int, ...] | None:
     return None if found is None else tuple(found.shape)
 
@@ -105,9 +100,7 @@ def _sage_kind(conv: Any, activation: Any) -> Found:
     )  # fmt: skip
 
 
-def _sage(
-    convs: Sequence[Any], union: Union, rows: Rows, x_src: Tensor, x_dst: Tensor
-) -> Tensor:
+def _sage(convs: Sequence[Any], union: Union, rows: Rows, x_src: Tensor, x_dst: Tensor) -> Tensor:
     kind = convs[0]._aggre_type
     own = bias = before = before_bias = None
     if kind == "gcn":
@@ -163,9 +156,7 @@ def _gatv2_kind(conv: Any, activation: Any) -> Found:
     return _attention_kind(conv, activation, (conv.attn,))
 
 
-def _gat(
-    convs: Sequence[Any], union: Union, rows: Rows, x_src: Tensor, x_dst: Tensor
-) -> Tensor:
+def _gat(convs: Sequence[Any], union: Union, rows: Rows, x_src: Tensor, x_dst: Tensor) -> Tensor:
     first = convs[0]
     ends = [_ends(conv) for conv in convs]
     src = weights_of([end[0] for end in ends])
@@ -179,9 +170,7 @@ def _gat(
     return _with_residual(convs, union, rows, out, x_dst, bias)
 
 
-def _gatv2(
-    convs: Sequence[Any], union: Union, rows: Rows, x_src: Tensor, x_dst: Tensor
-) -> Tensor:
+def _gatv2(convs: Sequence[Any], union: Union, rows: Rows, x_src: Tensor, x_dst: Tensor) -> Tensor:
     first = convs[0]
     src, dst = [c.fc_src for c in convs], [c.fc_dst for c in convs]
     shared = src[0] is dst[0]

@@ -9,15 +9,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from gnn_backend.adapters.pyg.hetero_kinds import first_parameter, is_square, kind_of
+from gnn_backend.adapters.known_kinds import known
+from gnn_backend.adapters.pyg.hetero_kinds import is_square, kind_of
 from gnn_backend.adapters.pyg.unions import unions
 from gnn_backend.adapters.relations import (
     Batch,
-    Kind,
     Member,
-    batches,
     features_reason,
-    kinds_reason,
     run_batches,
 )
 from gnn_backend.config import get_config
@@ -49,7 +47,7 @@ def eligible(hetero: Any, *args: Any, **kwargs: Any) -> str | None:
 
 def static_reason(hetero: Any) -> str | None:
     """The part of :func:`eligible` that the layers alone decide."""
-    return kinds_reason([kind_of(conv) for conv in hetero.convs.values()])
+    return known(hetero, list(hetero.convs.values()), kind_of).reason
 
 
 def fast(hetero: Any, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
@@ -97,7 +95,7 @@ def _prepared(hetero: Any, args: Any, kwargs: Any) -> _Call | str:
     x, edges = given["x_dict"], given["edge_index_dict"]
     if not isinstance(x, Mapping) or not isinstance(edges, Mapping):
         return "input-form"
-    members, kinds = [], []
+    members = []
     for edge_type, conv in hetero.convs.items():
         if edge_type in x:
             return "input-form"
@@ -107,21 +105,17 @@ def _prepared(hetero: Any, args: Any, kwargs: Any) -> _Call | str:
         if source not in x or target not in x or (source != target and is_square(conv)):
             return "input-form"
         members.append(Member(edge_type, conv, source, target))
-        kinds.append(kind_of(conv))
     if not members:
         return "empty"
-    reason = kinds_reason(kinds)
-    if reason is not None:
-        return reason
-    known = [kind for kind in kinds if isinstance(kind, Kind)]
-    like = first_parameter(members[0].conv)
-    reason = features_reason(members, known, x, x, like) or _edges_reason(members, edges, like)
-    return reason or _Call(batches(members, known), x, edges)
+    before = known(hetero, [member.conv for member in members], kind_of)
+    if before.reason is not None:
+        return before.reason
+    found, like = before.batches(members), before.parameters[0]
+    reason = features_reason(found, x, x, like) or _edges_reason(members, edges, like)
+    return reason or _Call(found, x, edges)
 
 
-def _edges_reason(
-    members: list[Member], edges: Mapping[Any, Any], like: Tensor
-) -> str | None:
+def _edges_reason(members: list[Member], edges: Mapping[Any, Any], like: Tensor) -> str | None:
     total = 0
     for member in members:
         edge_index = edges[member.relation]
@@ -151,9 +145,7 @@ def _union_of(batch: Batch, x: Mapping[str, Tensor], edges: Mapping[Any, Tensor]
     return unions.get(given, key, lambda: _made(batch, given, *sizes))
 
 
-def _made(
-    batch: Batch, edges: list[Tensor], src_sizes: list[int], dst_sizes: list[int]
-) -> Union:
+def _made(batch: Batch, edges: list[Tensor], src_sizes: list[int], dst_sizes: list[int]) -> Union:
     pieces, ends = [], []
     for number, (member, edge_index) in enumerate(zip(batch.members, edges, strict=True)):
         table, end = batch.sources.index(member.source), batch.targets.index(member.target)

@@ -44,11 +44,6 @@ def is_square(conv: Any) -> bool:
     return type(conv) is GCNConv
 
 
-def first_parameter(conv: Any) -> Tensor:
-    """Any parameter of a layer that has a kind."""
-    return next(conv.parameters())  # type: ignore[no-any-return]
-
-
 def _shapes(*linears: Any) -> tuple[Any, ...] | None:
     """Shapes of linear modules that need not be called, or None."""
     found = []
@@ -194,9 +189,7 @@ def _gatv2(convs: Sequence[Any], union: Union, rows: Rows, x_src: Tensor, x_dst:
     return _combined(convs, union, rows, out, x_dst)
 
 
-def _combined(
-    convs: Sequence[Any], union: Union, rows: Rows, out: Tensor, x_dst: Tensor
-) -> Tensor:
+def _combined(convs: Sequence[Any], union: Union, rows: Rows, out: Tensor, x_dst: Tensor) -> Tensor:
     first = convs[0]
     residual = None if first.res is None else weights_of([c.res for c in convs])
     return combined(union, rows, out, x_dst, concat=bool(first.concat), residual=residual,

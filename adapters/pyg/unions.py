@@ -36,9 +36,7 @@ class UnionCache:
         self._entries = WeakTensorKeyDictionary()
         self._lock = threading.Lock()
 
-    def get(
-        self, edges: Sequence[Tensor], key: Hashable, make: Callable[[], Union]
-    ) -> Union:
+    def get(self, edges: Sequence[Tensor], key: Hashable, make: Callable[[], Union]) -> Union:
         """The union of these edges and this key, made now if it is not kept or an edge changed."""
         if any(map(is_untracked, edges)):
             return make()

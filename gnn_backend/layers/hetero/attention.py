@@ -125,7 +125,7 @@ def combined(
     x_dst: Tensor,
     *,
     concat: bool,
-    residual: Tensor | None | bool = None,
+    residual: Tensor | bool | None = None,
     bias: Tensor | None = None,
 ) -> Tensor:
     """What attention gives [pairs, H, D], its heads combined, in the rows of the result.

@@ -15,7 +15,14 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 
-from gnn_backend.adapters.relations import Batch, Kind, Member, batches, kinds_reason
+from gnn_backend.adapters.relations import (
+    Batch,
+    Kind,
+    Member,
+    batches,
+    kinds_reason,
+    parameters_reason,
+)
 from gnn_backend.layers.projection import watched
 
 _MAX_BATCHES = 16  # groupings of different relations, as of graphs that lack some
@@ -47,7 +54,7 @@ class Known:
         self.parameters = [p for own in parameters for p in own.values() if p is not None]
         self._dtypes = self._types()
         self._kinds = [kind_of(conv) for conv in convs]
-        self.reason = kinds_reason(self._kinds)
+        self.reason = kinds_reason(self._kinds) or parameters_reason(self.parameters)
         self._batches: dict[Hashable, list[Batch]] = {}
 
     def holds(self, convs: Sequence[nn.Module]) -> bool:

@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from gnn_backend.dispatch import active_mode
 from gnn_backend.errors import Unsupported
 from gnn_backend.layers.hetero.union import Rows, Union
-from gnn_backend.runtime.launch import aggregation_engine
+from gnn_backend.runtime import launch
 
 PLAIN_TENSORS = (Tensor, nn.Parameter)
 #: Functions that may be applied to the rows of all relations at once.
@@ -45,6 +46,8 @@ class Kind:
         What comes last.
     sums : bool
         Whether results may be summed over relations before they are complete.
+    drops : bool
+        Whether attention weights are dropped.
     """
 
     run: Run
@@ -53,6 +56,7 @@ class Kind:
     loops: str = ""
     elementwise: Callable[[Tensor], Tensor] | None = None
     sums: bool = True
+    drops: bool = False
 
 
 class Member(NamedTuple):
@@ -124,9 +128,16 @@ def features_reason(
                 if reason is not None:
                     return reason
     try:
-        aggregation_engine(like.device, like.dtype)
+        launch.aggregation_engine(like.device, like.dtype)
     except Unsupported as error:
         return error.reason
+    return None
+
+
+def dropout_reason(found: Sequence[Batch], symbol: str) -> str | None:
+    """Reason code where masks drawn for all relations at once would be compared with stock's."""
+    if any(batch.kind.drops for batch in found) and active_mode(symbol) == "verify":
+        return "relation-dropout"
     return None
 
 

@@ -68,6 +68,8 @@ REASONS: dict[str, str] = {
     "relation's layer gets its own by itself.",
     "feature-dropout": "Dropout of features is active, which draws for one relation after the "
     "other; drop features before the wrapper.",
+    "relation-dropout": "Attention dropout draws for all relations at once, which mode 'verify' "
+    "cannot compare with draws for one after the other; call eval(), or use another mode.",
     "zero-in-degree": "A relation's layer refuses destinations without in-edges, which it looks "
     "for by itself; use set_allow_zero_in_degree(True).",
     # Hosts and graphs

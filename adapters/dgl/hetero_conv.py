@@ -21,6 +21,7 @@ from gnn_backend.adapters.known_kinds import known
 from gnn_backend.adapters.relations import (
     Batch,
     Member,
+    dropout_reason,
     features_reason,
     run_batches,
 )
@@ -50,7 +51,7 @@ def eligible(
     found = _prepared(hetero, g, inputs, mod_args, mod_kwargs)
     if isinstance(found, str):
         return found
-    _local.call = found
+    _local.call = (inputs, found)
     return None
 
 
@@ -81,8 +82,8 @@ def fast(
     Unsupported
         No kernel takes these operands.
     """
-    call = vars(_local).pop("call", None)
-    if call is None:
+    given, call = vars(_local).pop("call", (None, None))
+    if given is not inputs:  # as where aliases of the tensors are followed
         call = _prepared(hetero, g, inputs, mod_args, mod_kwargs)
     return run_batches(
         call.batches,
@@ -137,7 +138,9 @@ def _prepared(hetero: Any, g: Any, inputs: Any, mod_args: Any, mod_kwargs: Any) 
     reason = _graph_reason(g, found, x_src, x_dst) or features_reason(found, x_src, x_dst, like)
     if reason is not None:
         return reason
-    return "device-mixed" if g.device != like.device else _Call(found, x_src, x_dst)
+    if g.device != like.device:
+        return "device-mixed"
+    return dropout_reason(found, "dgl.HeteroGraphConv") or _Call(found, x_src, x_dst)
 
 
 def _tables(g: Any, inputs: Any) -> tuple[Mapping[str, Any], Mapping[str, Any]] | None:

@@ -145,7 +145,9 @@ def _attention_kind(conv: Any, activation: Any, attentions: Sequence[Tensor]) ->
     options = (conv.leaky_relu.negative_slope, dropout_of(conv), plain)
     config = (type(conv).__name__, shape, shapes, attentions[0].dtype, bias, options)
     widths = conv._in_src_feats, conv._in_dst_feats
-    return Kind(_gatv2 if gatv2 else _gat, config, widths, "", activation, activation is None)
+    run = _gatv2 if gatv2 else _gat
+    drops = dropout_of(conv) > 0
+    return Kind(run, config, widths, "", activation, activation is None, drops)
 
 
 def _gat_kind(conv: Any, activation: Any) -> Found:
@@ -161,7 +163,8 @@ def _gat(convs: Sequence[Any], union: Union, rows: Rows, x_src: Tensor, x_dst: T
     ends = [_ends(conv) for conv in convs]
     src = weights_of([end[0] for end in ends])
     dst = src if ends[0][0] is ends[0][1] else weights_of([end[1] for end in ends])
-    attentions = (stacked([getattr(c, n)[0] for c in convs]) for n in ("attn_l", "attn_r"))
+    names = ("attn_l", "attn_r")
+    attentions = (stacked([getattr(c, n) for c in convs]).squeeze(1) for n in names)
     out = hetero_gat(
         union, x_src, x_dst, src, dst, *attentions,
         negative_slope=first.leaky_relu.negative_slope, dropout_p=dropout_of(first),
@@ -177,7 +180,7 @@ def _gatv2(convs: Sequence[Any], union: Union, rows: Rows, x_src: Tensor, x_dst:
     to_src, src_bias = weights_of(src), biases_of(src)
     to_dst, dst_bias = (to_src, src_bias) if shared else (weights_of(dst), biases_of(dst))
     out = hetero_gatv2(
-        union, x_src, x_dst, to_src, to_dst, stacked([c.attn[0] for c in convs]),
+        union, x_src, x_dst, to_src, to_dst, stacked([c.attn for c in convs]).squeeze(1),
         src_bias=src_bias, dst_bias=dst_bias,
         negative_slope=first.leaky_relu.negative_slope, dropout_p=dropout_of(first),
     )  # fmt: skip

@@ -15,6 +15,7 @@ from gnn_backend.adapters.pyg.unions import unions
 from gnn_backend.adapters.relations import (
     Batch,
     Member,
+    dropout_reason,
     features_reason,
     run_batches,
 )
@@ -41,7 +42,7 @@ def eligible(hetero: Any, *args: Any, **kwargs: Any) -> str | None:
     found = _prepared(hetero, args, kwargs)
     if isinstance(found, str):
         return found
-    _local.call = found
+    _local.call = (found.x, found)
     return None
 
 
@@ -73,9 +74,9 @@ def fast(hetero: Any, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
     """
     from torch_geometric.nn.conv.hetero_conv import group
 
-    call = vars(_local).pop("call", None)
-    if call is None:
-        call = _prepared(hetero, args, kwargs)
+    x, call = vars(_local).pop("call", (None, None))
+    if x is None or x is not (args[0] if args else kwargs["x_dict"]):
+        call = _prepared(hetero, args, kwargs)  # as where aliases of the tensors are followed
     return run_batches(
         call.batches,
         lambda batch: _union_of(batch, call.x, call.edges),
@@ -112,6 +113,7 @@ def _prepared(hetero: Any, args: Any, kwargs: Any) -> _Call | str:
         return before.reason
     found, like = before.batches(members), before.parameters[0]
     reason = features_reason(found, x, x, like) or _edges_reason(members, edges, like)
+    reason = reason or dropout_reason(found, "pyg.HeteroConv")
     return reason or _Call(found, x, edges)
 
 

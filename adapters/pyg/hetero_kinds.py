@@ -46,7 +46,7 @@ def is_square(conv: Any) -> bool:
 
 def _shapes(*linears: Any) -> tuple[Any, ...] | None:
     """Shapes of linear modules that need not be called, or None."""
-    found = []
+    found: list[Any] = []
     for linear in linears:
         if linear is None:
             found.append(None)
@@ -151,7 +151,8 @@ def _attention_kind(conv: Any, run: Any, ends: tuple[Any, Any]) -> Found:
     config = (type(conv).__name__, options, dropout_of(conv), shapes, conv.bias is None,
               ends[0] is ends[1])  # fmt: skip
     loops = "replaced" if conv.add_self_loops else ""
-    return Kind(run, config, (ends[0].weight.shape[1], ends[1].weight.shape[1]), loops)
+    widths = ends[0].weight.shape[1], ends[1].weight.shape[1]
+    return Kind(run, config, widths, loops, drops=dropout_of(conv) > 0)
 
 
 def _gat_kind(conv: Any) -> Found:
@@ -168,7 +169,8 @@ def _gat(convs: Sequence[Any], union: Union, rows: Rows, x_src: Tensor, x_dst: T
     first, ends = convs[0], [_gat_ends(conv) for conv in convs]
     src = weights_of([end[0] for end in ends])
     dst = src if ends[0][0] is ends[0][1] else weights_of([end[1] for end in ends])
-    attentions = (stacked([getattr(c, n)[0] for c in convs]) for n in ("att_src", "att_dst"))
+    names = ("att_src", "att_dst")
+    attentions = (stacked([getattr(c, n) for c in convs]).squeeze(1) for n in names)
     out = hetero_gat(
         union, x_src, x_dst, src, dst, *attentions,
         negative_slope=float(first.negative_slope), dropout_p=dropout_of(first),
@@ -182,7 +184,7 @@ def _gatv2(convs: Sequence[Any], union: Union, rows: Rows, x_src: Tensor, x_dst:
     shared = src[0] is dst[0]
     to_dst, dst_bias = (to_src, src_bias) if shared else (weights_of(dst), biases_of(dst))
     out = hetero_gatv2(
-        union, x_src, x_dst, to_src, to_dst, stacked([c.att[0] for c in convs]),
+        union, x_src, x_dst, to_src, to_dst, stacked([c.att for c in convs]).squeeze(1),
         src_bias=src_bias, dst_bias=dst_bias,
         negative_slope=float(first.negative_slope), dropout_p=dropout_of(first),
     )  # fmt: skip

@@ -83,8 +83,8 @@ def hetero_aggregate(
             source = Domain.SRC_PAIR
             table = torch.relu(at_pairs(union, source, x_src, p.before, p.before_bias))
         graph = union.graph(Domain.EDGE, source, Domain.DST_PAIR)
-        rules = {"ties": "first", "nan": "skip"} if first_tie else {}
-        found: Tensor = aggregate(graph, table, reduce, **rules)
+        ties, nan = ("first", "skip") if first_tie else ("even", "propagate")
+        found: Tensor = aggregate(graph, table, reduce, ties=ties, nan=nan)
         mapped = typed_rows(found, p.neighbours, union.lengths(Domain.DST_PAIR))
         out = spread(union, rows, mapped)
     if p.own is not None:
@@ -94,13 +94,13 @@ def hetero_aggregate(
 
 def edge_factors(union: Union, rows: Rows, reduce: str, dtype: torch.dtype) -> Tensor | None:
     """What the edges of a linear reduction count, [E]; None: 1."""
-    share = rows.scale(Domain.EDGE, torch.float32)
+    share = rows.scale(Domain.EDGE, torch.float64)
     if reduce == "sum" and share is None:
         return None
 
     def make() -> Tensor:
         factors = {
-            "sum": lambda: torch.ones(union.relations.graph.num_edges, device=union.device),
+            "sum": lambda: torch.ones((), dtype=torch.float64, device=union.device),
             "mean": lambda: union.degree_at_edges(Domain.DST_PAIR).reciprocal(),
             "left": lambda: union.degree_at_edges(Domain.SRC_PAIR).reciprocal(),
             "both": lambda: (

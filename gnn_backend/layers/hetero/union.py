@@ -152,13 +152,13 @@ class Union:
     # ------------------------------------------------------------------ factors of edges
 
     def degree_at_edges(self, domain: Domain) -> Tensor:
-        """Edges of the pair that each edge belongs to, float32 [E]."""
+        """Edges of the pair that each edge belongs to, float64 [E]."""
         index = self.relations.index(Domain.EDGE, domain)
-        degree = self.relations.degree(domain)
+        degree = self.relations.degree(domain).double()
         return degree if index is None else degree[index.long()]
 
     def symmetric(self) -> Tensor:
-        """One over the root of the in-degrees that both ends have in the relation, float32 [E].
+        """One over the root of the in-degrees that both ends have in the relation, float64 [E].
 
         For relations of a table with itself. A degree of 0 gives 0.
         """
@@ -168,7 +168,7 @@ class Union:
         assert types is not None
         start = begins[types.long()]
         src, dst = (start + local for local in self._local)
-        degree = torch.bincount(dst, minlength=rows.count).float()
+        degree = torch.bincount(dst, minlength=rows.count).double()
         factor = degree.pow(-0.5)
         factor = factor.masked_fill(torch.isinf(factor), 0.0)
         return factor[src] * factor[dst]
@@ -274,7 +274,7 @@ class Rows:
             return None
 
         def make() -> Tensor:
-            found = torch.zeros(len(self.sizes), len(self.union.ends))
+            found = torch.zeros(len(self.sizes), len(self.union.ends), dtype=torch.float64)
             found[torch.tensor(self.union.ends), torch.arange(len(self.union.ends))] = (
                 self._shares()
             )
@@ -304,8 +304,9 @@ class Rows:
 
     def _shares(self) -> Tensor:
         if self._divisors is None:
-            return torch.ones(len(self.union.ends))
-        return torch.tensor([1.0 / self._divisors[end] for end in self.union.ends])
+            return torch.ones(len(self.union.ends), dtype=torch.float64)
+        shares = [1.0 / self._divisors[end] for end in self.union.ends]
+        return torch.tensor(shares, dtype=torch.float64)
 
 
 def _begins(sizes: Sequence[int]) -> list[int]:

@@ -106,12 +106,7 @@ def batches(members: Sequence[Member], kinds: Iterable[Kind]) -> list[Batch]:
 
 def kinds_reason(kinds: Sequence[Kind | str]) -> str | None:
     """Reason code why layers of these kinds do not run in batches, or None."""
-    for kind in kinds:
-        if isinstance(kind, str):
-            return kind
-    if len(kinds) > 1 and len(set(kinds)) == len(kinds):
-        return "relation-modules"  # nothing to run together
-    return None
+    return next((kind for kind in kinds if isinstance(kind, str)), None)
 
 
 def features_reason(

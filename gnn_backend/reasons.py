@@ -62,8 +62,8 @@ REASONS: dict[str, str] = {
     "hooks": "Hooks on propagate, message, aggregate or edge_update want the edge-wise values; "
     "remove them to accelerate the layer.",
     # Wrappers over relations, whose layers then run one relation at a time
-    "relation-modules": "No two relations have layers of the same class, options and widths, or a "
-    "relation has one that has no batched path; give the relations alike layers.",
+    "relation-modules": "A relation has a layer that has no path for several relations at once; "
+    "each relation's layer runs by itself, accelerated where it can be.",
     "relation-arguments": "Arguments beside features and edges are given for some relations; each "
     "relation's layer gets its own by itself.",
     "feature-dropout": "Dropout of features is active, which draws for one relation after the "

@@ -14,6 +14,7 @@ pytest.importorskip("torch_geometric", reason="PyG is not installed")
 from torch_geometric.nn import GATConv, GATv2Conv, GCNConv, GINConv, GraphConv, HeteroConv, SAGEConv
 
 import gnn_backend
+from gnn_backend import config
 from gnn_backend.adapters.pyg import hetero_conv
 from gnn_backend.adapters.pyg.unions import UnionCache, unions
 from tests.adapters.attention import check_equals_stock
@@ -77,6 +78,12 @@ def test_equals_stock(c: dict[str, Any]) -> None:
 @pytest.mark.parametrize("conv", ["GCNConv", "GATv2Conv"])
 def test_equals_stock_on_kernels(conv: str) -> None:
     check_equals_stock(wrapped(conv, count=4), "pyg", *features())
+
+
+@pytest.mark.parametrize("conv", ["GraphConv mean", "GATConv"])
+def test_equals_stock_on_the_emulator(conv: str) -> None:
+    with config.override(cpu_target="emulator"):
+        check_equals_stock(wrapped(conv, count=3), "pyg", *features())
 
 
 @pytest.mark.usefixtures("twin_aggregation", "twin_engine")

@@ -6,6 +6,7 @@ kinds than its node types have widths, so that launches do not grow with the num
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -180,6 +181,11 @@ def run_batches(
     aggregate : callable
         Otherwise: ``(results in the order of the relations, type) -> Tensor``.
 
+    Returns
+    -------
+    dict of str to Tensor
+        Types in the order in which relations first come to them.
+
     Raises
     ------
     Unsupported
@@ -201,14 +207,18 @@ def run_batches(
         tables = _tables(batch, x_src, x_dst)
         out = kind.run([m.conv for m in batch.members], union, rows, *tables)
         out = out if kind.elementwise is None else kind.elementwise(out)
-        places = iter(batch.places)
-        for target, part in zip(batch.targets, rows.split(out), strict=True):
+        begin = 0
+        for target, part, count in zip(batch.targets, rows.split(out), rows.counts, strict=True):
             pieces = [part] if fused else part.unbind(0)
-            parts.setdefault(target, []).extend((next(places), p) for p in pieces)
-    if not fused:
-        lists = {t: [p for _, p in sorted(ps, key=lambda pair: pair[0])] for t, ps in parts.items()}
-        return {target: aggregate(pieces, target) for target, pieces in lists.items()}
-    return {target: _total([p for _, p in ps]) for target, ps in parts.items()}
+            places = batch.places[begin : begin + count]
+            parts.setdefault(target, []).extend(zip(places, pieces, strict=False))
+            begin += count
+    results = {}
+    first = operator.itemgetter(0)
+    for target, numbered in sorted(parts.items(), key=lambda item: min(map(first, item[1]))):
+        pieces = [part for _, part in sorted(numbered, key=first)]
+        results[target] = _total(pieces) if fused else aggregate(pieces, target)
+    return results
 
 
 def _tables(

@@ -85,7 +85,7 @@ def fast(
     given, call = vars(_local).pop("call", (None, None))
     if given is not inputs:  # as where aliases of the tensors are followed
         call = _prepared(hetero, g, inputs, mod_args, mod_kwargs)
-    return run_batches(
+    found = run_batches(
         call.batches,
         lambda batch: _union_of(g, batch),
         call.x_src,
@@ -93,6 +93,7 @@ def fast(
         _sums(hetero.agg_fn),
         hetero.agg_fn,
     )
+    return {target: found[target] for target in g.dsttypes if target in found}
 
 
 def _sums(aggregate: Any) -> str | None:

@@ -202,6 +202,19 @@ def test_the_union_is_kept_until_the_graph_changes() -> None:
         torch.testing.assert_close(out[target], expected)
 
 
+@pytest.mark.usefixtures("twin_aggregation")
+def test_results_come_in_the_order_of_the_graphs_types() -> None:
+    edges = torch.tensor([0, 1]), torch.tensor([1, 0])
+    graph = dgl.heterograph({("a", "ab", "b"): edges, ("b", "ba", "a"): edges})
+    other = dgl.heterograph({("b", "bb", "b"): edges, ("b", "ba", "a"): edges})
+    for given in (graph, other):
+        layer = layers.HeteroGraphConv({n: CONVS["SAGEConv mean"]() for n in given.etypes})
+        inputs = {n: normal(given.num_nodes(n), WIDTH) for n in given.ntypes}
+        want = list(layer(given, inputs))
+        with gnn_backend.enabled(hosts="dgl", mode="strict"):
+            assert list(layer(given, inputs)) == want
+
+
 @pytest.mark.usefixtures("twin_aggregation", "twin_engine")
 def test_attention_dropout_follows_the_seed() -> None:
     graph = make_graph("whole", 4)

@@ -61,6 +61,17 @@ REASONS: dict[str, str] = {
     "explanation mode to accelerate it.",
     "hooks": "Hooks on propagate, message, aggregate or edge_update want the edge-wise values; "
     "remove them to accelerate the layer.",
+    # Wrappers over relations, whose layers then run one relation at a time
+    "relation-modules": "A relation has a layer that has no path for several relations at once; "
+    "each relation's layer runs by itself, accelerated where it can be.",
+    "relation-arguments": "Arguments beside features and edges are given for some relations; each "
+    "relation's layer gets its own by itself.",
+    "feature-dropout": "Dropout of features is active, which draws for one relation after the "
+    "other; drop features before the wrapper.",
+    "relation-dropout": "Attention dropout draws for all relations at once, which mode 'verify' "
+    "cannot compare with draws for one after the other; call eval(), or use another mode.",
+    "zero-in-degree": "A relation's layer refuses destinations without in-edges, which it looks "
+    "for by itself; use set_allow_zero_in_degree(True).",
     # Hosts and graphs
     "graph-type": "The graph is given in a form that the fused path does not read; pass a "
     "DGLGraph, or an edge_index tensor, for example.",

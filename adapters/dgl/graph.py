@@ -24,6 +24,7 @@ import torch
 
 from gnn_backend.errors import Unsupported
 from gnn_backend.graph import Graph
+from gnn_backend.layers.hetero.union import Union
 
 if TYPE_CHECKING:
     from dgl import DGLGraph
@@ -180,16 +181,24 @@ def _entries(g: DGLGraph) -> list[Entry]:
     return [value for value in g._graph._cache.values() if isinstance(value, Entry)]
 
 
+def _unions(g: DGLGraph) -> dict[Any, Union]:
+    """Unions of relations, see :mod:`gnn_backend.adapters.dgl.hetero_conv`."""
+    return {key: kept for key, kept in g._graph._cache.items() if isinstance(kept, Union)}
+
+
 def cached_bytes(g: DGLGraph) -> int:
     """Bytes held for a DGLGraph and the relations cut from it.
 
     Arrays shared with DGL's own formats count too.
     """
     graphs = [cached.graph for cached in _entries(g)]
-    return sum(graph.nbytes() for graph in graphs if graph is not None)
+    held = sum(graph.nbytes() for graph in graphs if graph is not None)
+    return held + sum(union.nbytes() for union in _unions(g).values())
 
 
 def clear_cache(g: DGLGraph) -> None:
     """Drop what is held for a DGLGraph and its relations; it is built again when needed."""
     for cached in _entries(g):
         cached.graph = None
+    for key in _unions(g):
+        del g._graph._cache[key]

@@ -58,6 +58,18 @@ PATCHES = [
     _layer("gatedgraphconv", "GatedGraphConv", "gated_graph"),
     Patch(
         "dgl",
+        "dgl.nn.pytorch.hetero",
+        "HeteroGraphConv.forward",
+        "HeteroGraphConv",
+        DGLDispatcher(
+            "dgl.HeteroGraphConv",
+            eligible=f"{_ADAPTERS}.hetero_conv:eligible",
+            fast=f"{_ADAPTERS}.hetero_conv:fast",
+            static=f"{_ADAPTERS}.hetero_conv:static_reason",
+        ),
+    ),
+    Patch(
+        "dgl",
         "dgl.ops.edge_softmax",
         "edge_softmax",
         "attention_pattern",

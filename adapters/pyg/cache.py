@@ -27,6 +27,7 @@ from gnn_backend.adapters.pyg.edges import (
     is_untracked,
     stamp,
 )
+from gnn_backend.adapters.pyg.unions import unions
 from gnn_backend.graph import Graph
 from gnn_backend.graph.self_loops import with_self_loops
 
@@ -140,9 +141,10 @@ def graph_of(edges: Any, variant: Variant) -> Graph:
 
 def cached_bytes() -> int:
     """Bytes that cached graphs of PyG inputs hold now."""
-    return _cache.nbytes()
+    return _cache.nbytes() + unions.nbytes()
 
 
 def clear_cache() -> None:
     """Drop all cached graphs of PyG inputs; they are built again when needed."""
     _cache.clear()
+    unions.clear()

@@ -54,6 +54,14 @@ PATCHES = [
     _layer("le_conv", "LEConv", "le"),
     _layer("pna_conv", "PNAConv", "pna"),
     _layer("gated_graph_conv", "GatedGraphConv", "gated_graph"),
+    layer_patch(
+        "pyg",
+        "torch_geometric.nn.conv.hetero_conv",
+        "HeteroConv",
+        eligible=f"{_ADAPTERS}.hetero_conv:eligible",
+        fast=f"{_ADAPTERS}.hetero_conv:fast",
+        static=f"{_ADAPTERS}.hetero_conv:static_reason",
+    ),
     Patch(
         "pyg",
         "torch_geometric.nn.conv.fused_gat_conv",

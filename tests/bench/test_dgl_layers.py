@@ -73,7 +73,7 @@ def test_operators_that_are_patched_are_in_the_table() -> None:
 #: What is fused on the CPU, and the layer that is.
 FUSED = {
     **{n: n for n in ("AGNNConv", "DotGatConv", "EdgeGATConv", "GATConv", "GATv2Conv")},
-    "HeteroGraphConv": "GATv2Conv",
+    "HeteroGraphConv": "HeteroGraphConv",
 }
 #: What is fused as well where an engine aggregates: all that sum with weights or do more.
 AGGREGATING = {
@@ -130,7 +130,7 @@ BY_KERNELS = {
     "GMMConv": {"gspmm", "gsddmm"},
     "GroupRevRes": {"SAGEConv"},
     "HGTConv": {"gspmm", "gsddmm", "edge_softmax", "edge_softmax_backward"},
-    "HeteroGraphConv": {"GATv2Conv", "GraphConv", "SAGEConv"},
+    "HeteroGraphConv": {"HeteroGraphConv"},
     "LabelPropagation": {"gspmm"},
     "MaxPooling": {"readout"},
     "PGExplainer": {"GraphConv"},

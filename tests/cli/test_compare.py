@@ -67,7 +67,7 @@ def test_compare_of_dgl_layers_on_resident_graphs(
     assert (found["accelerated"], found["reason"], found["equal"]) == (True, None, True)
     assert found["reference"] == "stock on the CPU"
     assert found["ms"]["stock"] is None and found["peak_bytes"]["stock"] is None
-    symbol = {"EGNNConv": "dgl.gspmm", "HeteroGraphConv": "dgl.GraphConv"}[layer]
+    symbol = {"EGNNConv": "dgl.gspmm", "HeteroGraphConv": "dgl.HeteroGraphConv"}[layer]
     assert found["launches"] > 0 and symbol in found["symbols"]
     names = {"EGNNConv": {"out[0]", "out[1]", "coord_feat"},
              "HeteroGraphConv": {"out['a']", "out['b']", "inputs['a']"}}  # fmt: skip

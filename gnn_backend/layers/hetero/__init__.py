@@ -1,0 +1,1 @@
+"""Layers of one kind over many relations, computed together."""

@@ -1,0 +1,163 @@
+"""Products of rows with the weight of their relation, and what spreads and gathers rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gnn_backend.graph import Graph
+from gnn_backend.ir.domains import Domain
+from gnn_backend.layers.hetero.union import Rows, Union
+from gnn_backend.ops.aggregation import aggregate
+from gnn_backend.ops.segment_mm import segment_mm, segment_mm_backward_b
+
+NODES = {Domain.SRC_PAIR: Domain.SRC, Domain.DST_PAIR: Domain.DST}
+
+
+def gather(graph: Graph, x: Tensor) -> Tensor:
+    """Rows of a graph whose destinations have one edge each; their gradients are added in order."""
+    out: Tensor = aggregate(graph, x, "sum")
+    return out
+
+
+def typed_rows(x: Tensor, weight: Tensor, lengths: Tensor) -> Tensor:
+    """Rows in segments, times the weight of their segment.
+
+    Parameters
+    ----------
+    x : Tensor [N, I]
+    weight : Tensor [R, I, O]
+    lengths : int64 Tensor [R]
+        In CPU memory.
+
+    Returns
+    -------
+    Tensor [N, O]
+    """
+    if len(lengths) == 1:
+        return x @ weight[0]
+    out: Tensor = _Product.apply(x, weight, lengths)
+    return out
+
+
+def at_pairs(
+    union: Union, pairs: Domain, x: Tensor, weight: Tensor, bias: Tensor | None = None
+) -> Tensor:
+    """Node rows times the weight of each relation that they have edges in.
+
+    Parameters
+    ----------
+    union : Union
+    pairs : Domain
+        ``SRC_PAIR`` or ``DST_PAIR``.
+    x : Tensor [num_src or num_dst, I]
+    weight : Tensor [R, I, O]
+    bias : Tensor [R, O], optional
+
+    Returns
+    -------
+    Tensor [pairs, O]
+    """
+    rows = gather(union.graph(pairs, NODES[pairs], pairs), x)
+    out = typed_rows(rows, weight, union.lengths(pairs))
+    if bias is None:
+        return out
+    return out + gather(union.graph(pairs, Domain.EDGE_TYPE, pairs), bias)
+
+
+def spread(union: Union, rows: Rows, values: Tensor) -> Tensor:
+    """Values of (relation, destination) pairs, summed or put into the rows of the result."""
+    return weighted(rows.graph(Domain.DST_PAIR, Domain.DST_PAIR), values,
+                    rows.scale(Domain.DST_PAIR, values.dtype))  # fmt: skip
+
+
+def weighted(graph: Graph, values: Tensor, weight: Tensor | None) -> Tensor:
+    """Sum over in-edges, weighted if there are weights."""
+    message = "copy" if weight is None else "mul"
+    out: Tensor = aggregate(graph, values, "sum", edge=weight, message=message)
+    return out
+
+
+def own_rows(rows: Rows, x_dst: Tensor, weight: Tensor | None) -> Tensor:
+    """Destinations' own rows, times each relation's weight; None: as they are.
+
+    Parameters
+    ----------
+    rows : Rows
+    x_dst : Tensor [num_dst, I]
+    weight : Tensor [R, I, O] or None
+
+    Returns
+    -------
+    Tensor [rows, O]
+    """
+    if weight is not None:
+        table = gather(rows.from_table(), x_dst) if rows.dense else x_dst
+        return typed_rows(table, mixed(rows, weight), rows.lengths)
+    return gather(rows.from_table(), x_dst) if rows.dense else x_dst * rows.own_share(x_dst.dtype)
+
+
+def with_bias(rows: Rows, out: Tensor, bias: Tensor | None) -> Tensor:
+    """Results [rows, ...] plus the bias [R, ...] of each relation."""
+    if bias is None:
+        return out
+    shares = mixed(rows, bias)
+    return out + (shares if len(shares) == 1 else gather(rows.from_segments(), shares))
+
+
+def mixed(rows: Rows, parameters: Tensor) -> Tensor:
+    """Parameters [R, ...] of the relations as those of the result's segments."""
+    mixing = rows.mixing(parameters.dtype)
+    if mixing is None:
+        return parameters
+    return (mixing @ parameters.flatten(1)).view(-1, *parameters.shape[1:])
+
+
+def stacked(tensors: Sequence[Tensor], *, transposed: bool = False) -> Tensor:
+    """One buffer of the relations' parameters; their gradients are views of one."""
+    out = torch.stack(list(tensors))
+    return out.transpose(1, 2) if transposed else out
+
+
+def weights_of(linears: Sequence[Any]) -> Tensor:
+    """Weights of linear modules, as matrices [R, in, out]."""
+    return stacked([linear.weight for linear in linears], transposed=True)
+
+
+def biases_of(linears: Sequence[Any]) -> Tensor | None:
+    """Biases of linear modules [R, out], or None where they have none."""
+    return None if linears[0].bias is None else stacked([linear.bias for linear in linears])
+
+
+class _Product(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, lengths: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.lengths = lengths
+        return segment_mm(x, weight, lengths)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        needs_x, needs_weight, _ = ctx.needs_input_grad
+        grad_x = _Product.apply(grad, weight.transpose(1, 2), ctx.lengths) if needs_x else None
+        return grad_x, _Outer.apply(x, grad, ctx.lengths) if needs_weight else None, None
+
+
+class _Outer(torch.autograd.Function):
+    """Gradient of :class:`_Product` towards the weights, itself differentiable."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, grad: Tensor, lengths: Tensor) -> Tensor:
+        ctx.save_for_backward(x, grad)
+        ctx.lengths = lengths
+        return segment_mm_backward_b(x, grad, lengths)
+
+    @staticmethod
+    def backward(ctx: Any, outer: Tensor) -> tuple[Tensor | None, ...]:
+        x, grad = ctx.saved_tensors
+        to_x = _Product.apply(grad, outer.transpose(1, 2), ctx.lengths)
+        return to_x, _Product.apply(x, outer, ctx.lengths), None

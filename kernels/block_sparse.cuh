@@ -13,7 +13,7 @@
 // how many of the 256 pairs are edges. Nothing edge-wise is written. Determinism: no atomics; the order of
 // every sum is fixed by the tasks.
 #pragma once
-#include "common.cuh"
+#include "tensor_core.cuh"
 
 namespace gnnb {
 
@@ -38,32 +38,6 @@ struct BlockArgs {
     const float* bias;                // [H, tiles, 256] added to logits in base 2, a lane's entries in a row
     float* bias_grad;                 // the same for its gradient, by destination; or null
     float scale, scale_log2;          // of a logit, and the same in base 2
-};
-
-// A product of tensor cores takes 32 bytes of each row at a time. `operand`: as it takes a word.
-template <typename T> struct TensorCore;
-template <> struct TensorCore<bf16> {
-    static __device__ __forceinline__ unsigned operand(unsigned x) { return x; }
-    static __device__ __forceinline__ unsigned pack(float lo, float hi) { return pack_bf16x2(lo, hi); }
-    static __device__ __forceinline__ void multiply(
-        float (&c)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1) {
-        mma_bf16(c, a0, a1, a2, a3, b0, b1);
-    }
-};
-template <> struct TensorCore<f16> {
-    static __device__ __forceinline__ unsigned operand(unsigned x) { return x; }
-    static __device__ __forceinline__ unsigned pack(float lo, float hi) { return pack_f16x2(lo, hi); }
-    static __device__ __forceinline__ void multiply(
-        float (&c)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1) {
-        mma_f16(c, a0, a1, a2, a3, b0, b1);
-    }
-};
-template <> struct TensorCore<float> {
-    static __device__ __forceinline__ unsigned operand(unsigned x) { return round_tf32(x); }
-    static __device__ __forceinline__ void multiply(
-        float (&c)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1) {
-        mma_tf32(c, a0, a1, a2, a3, b0, b1);
-    }
 };
 
 // A head of D values, a multiple of 16, of type T, and how a pass trades registers for loads: HELD: the

@@ -150,4 +150,20 @@ __device__ __forceinline__ void store_streaming(uint4* address, uint4 v) {
                : "memory");
 }
 
+// 16 bytes from global to shared memory, in the background; zeros where not `live`, and nothing is read.
+// Both addresses are multiples of 16.
+__device__ __forceinline__ void copy_async(void* shared, const void* global, bool live) {
+  const unsigned int to = static_cast<unsigned int>(__cvta_generic_to_shared(shared));
+  const unsigned int bytes = live ? 16u : 0u;
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(bytes)
+               : "memory");
+}
+
+// Close a thread's group of copies; wait until all its groups but the last PENDING have arrived. Other
+// threads see them after a barrier that follows the wait.
+__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int PENDING> __device__ __forceinline__ void wait_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+}
+
 #endif

@@ -28,7 +28,7 @@ _KERNELS = {
 """Module and function in :mod:`gnn_backend.ops`, imported at the first call."""
 
 PRODUCTS = frozenset(f"dgl.{name}" for name, at in _KERNELS.items() if at.startswith("segment_mm"))
-"""Symbols of typed matrix products, which sort rows and leave the rest to torch's products."""
+"""Symbols of typed matrix products, which torch computes where there is no kernel."""
 
 
 def _always(*args: Any, **kwargs: Any) -> None:

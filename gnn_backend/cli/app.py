@@ -6,6 +6,7 @@ import typer
 
 from gnn_backend.cli import output
 from gnn_backend.cli.bench import bench
+from gnn_backend.cli.bench_gemm import gemm
 from gnn_backend.cli.cache import cache
 from gnn_backend.cli.compare import compare
 from gnn_backend.cli.demo import demo
@@ -32,6 +33,7 @@ app.command()(layers)
 app.command()(doctor)
 app.command()(kernels)
 app.command()(cache)
+bench.command()(gemm)
 bench.command()(fit)
 bench.command()(regret)
 app.add_typer(bench)

@@ -15,7 +15,7 @@ bench = typer.Typer(name="bench", help="Measure operators and layers.", no_args_
 
 _DTYPES = ("float32", "bfloat16", "float16", "float64")
 _BENCHMARKS = (
-    "attention", "layers", "operators", "paths", "reduce", "reorder", "shapes", "spmm",
+    "attention", "gemm", "layers", "operators", "paths", "reduce", "reorder", "shapes", "spmm",
 )  # fmt: skip
 _DEFAULT_GRAPHS = {"cuda": "arxiv-like,reddit-like,products-like", "cpu": "tolokers-like"}
 
@@ -420,9 +420,11 @@ def _print(document: dict[str, Any]) -> None:
     from gnn_backend.bench.path_tables import path_tables
     from gnn_backend.bench.reorder_tables import reorder_tables
     from gnn_backend.bench.tables import attention_tables, layer_tables, shape_tables
+    from gnn_backend.bench.typed_linear_tables import typed_linear_tables
 
     tables = {
         "attention": attention_tables,
+        "gemm": typed_linear_tables,
         "layers": layer_tables,
         "operators": operator_tables,
         "paths": path_tables,

@@ -51,15 +51,16 @@ def kernels(
 
 
 def every_unit() -> list[Unit]:
-    """All units of attention, fast ones of the sparse operators and aggregation, the yardstick."""
+    """All of attention, typed linears and the yardstick; the sparse operators' fast ones."""
     from gnn_backend.bench import yardstick
-    from gnn_backend.runtime import block_units
+    from gnn_backend.runtime import block_units, gemm_units
     from gnn_backend.runtime.instances import all_units
     from gnn_backend.runtime.sparse import aggregation_instances
     from gnn_backend.runtime.sparse.instances import fast_units
 
     sparse = [*fast_units(), *aggregation_instances.fast_units()]
-    return [*all_units(), *block_units.all_units(), *sparse, *yardstick.all_units()]
+    products = [*block_units.all_units(), *gemm_units.all_units()]
+    return [*all_units(), *products, *sparse, *yardstick.all_units()]
 
 
 def report(

@@ -46,8 +46,8 @@ class Value:
     ----------
     op : str
         ``input``, ``const``, ``gather``, a name of ``UNARY`` or ``BINARY``, ``dot``, ``outer``,
-        ``linear``, ``weight_grad``, ``matmul``, ``transpose``, ``concat``, ``slice``, ``reshape``,
-        ``degree``, ``reduce``.
+        ``linear``, ``weight_grad``, ``matmul``, ``row_sum``, ``transpose``, ``concat``, ``slice``,
+        ``reshape``, ``degree``, ``reduce``.
     args : tuple of Value
     domain : Domain
     shape : tuple of int
@@ -87,9 +87,9 @@ def input_value(name: str, domain: Domain, shape: Shape) -> Value:
     return make("input", (), domain, shape, name=name)
 
 
-def const(value: float) -> Value:
-    """A number."""
-    return make("const", (), Domain.PARAM, (), value=float(value))
+def const(value: float, shape: Shape = ()) -> Value:
+    """A number, or a row filled with it."""
+    return make("const", (), Domain.PARAM, tuple(shape), value=float(value))
 
 
 def degree(domain: Domain) -> Value:
@@ -227,6 +227,14 @@ def matmul(a: Value, b: Value) -> Value:
                       "[..., I, K] and [..., K, O]")  # fmt: skip
     lead = broadcast(a.shape[:-2], b.shape[:-2])
     return make("matmul", (a, b), domain, (*lead, a.shape[-2], b.shape[-1]))
+
+
+def row_sum(x: Value, dim: int) -> Value:
+    """Sum of a row along one of its dimensions, which goes."""
+    if not -len(x.shape) <= dim < len(x.shape):
+        raise invalid("dim", "out of range", dim, f"a dimension of {list(x.shape)}")
+    dim %= len(x.shape)
+    return make("row_sum", (x,), x.domain, (*x.shape[:dim], *x.shape[dim + 1 :]), dim=dim)
 
 
 def transpose(x: Value) -> Value:

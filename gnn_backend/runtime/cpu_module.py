@@ -254,6 +254,30 @@ def aggregate_module(message: Path, variant: AggregateVariant) -> ModuleType:
     return _composed(message, variant, AGGREGATE, f"aggregate_{message.stem}")
 
 
+def generated_module(stem: str, key: Any, text: Callable[[], str]) -> ModuleType:
+    """Import a module that is generated, writing its file first where it is missing.
+
+    Parameters
+    ----------
+    stem : str
+        What its file's name begins with.
+    key : hashable
+        What the text follows from.
+    text : callable
+        Gives it where the module is not there yet.
+
+    Raises
+    ------
+    KernelCompileError
+        There is no folder to write to.
+    """
+    module = _modules.get((key, config.cache_dir))
+    if module is None:
+        with _lock:
+            module = _import(text(), stem, key)
+    return module
+
+
 def _composed(
     functor: Path, variant: Variant | AggregateVariant, templates: tuple[str, ...], stem: str
 ) -> ModuleType:

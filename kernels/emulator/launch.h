@@ -124,6 +124,7 @@ static void run_block() {
   }
   for (int i = 0; i < state.num_threads; ++i) {
     state.lanes[i].waits = false;
+    state.lanes[i].num_copies = state.lanes[i].copy_group = 0;
     start_context(state.lanes[i].context, fiber_main);
   }
   poison_shared();

@@ -158,4 +158,28 @@ static inline unsigned int opaque(unsigned int x) { return x; }
 __device__ __forceinline__ uint4 load_streaming(const uint4* address) { return *address; }
 __device__ __forceinline__ void store_streaming(uint4* address, uint4 v) { *address = v; }
 
+// Copies arrive when their thread waits for them and not before, so that a missing wait shows.
+static inline void copy_async(void* shared, const void* global, bool live) {
+  gnnb_emu::Lane& self = *gnnb_emu::state.self;
+  if (self.num_copies == gnnb_emu::kMaxCopies)
+    GNNB_FAIL("copy_async: more than %d copies of a thread are under way", gnnb_emu::kMaxCopies);
+  self.copies[self.num_copies++] = {shared, live ? global : nullptr, self.copy_group};
+}
+static inline void commit_copies() { ++gnnb_emu::state.self->copy_group; }
+template <int PENDING> static inline void wait_copies() {
+  gnnb_emu::Lane& self = *gnnb_emu::state.self;
+  int left = 0;
+  for (int i = 0; i < self.num_copies; i++) {
+    const gnnb_emu::Copy copy = self.copies[i];
+    if (copy.group + PENDING >= self.copy_group) {
+      self.copies[left++] = copy;
+    } else {
+      uint4 value = {0, 0, 0, 0};
+      if (copy.from) value = *static_cast<const uint4*>(copy.from);
+      *static_cast<uint4*>(copy.to) = value;
+    }
+  }
+  self.num_copies = left;
+}
+
 #endif

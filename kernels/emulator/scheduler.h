@@ -54,6 +54,14 @@ struct Site {
   int line;
 };
 
+// 16 bytes that a thread has asked for (copy_async in ptx.cuh); no source: zeros.
+struct Copy {
+  void* to;
+  const void* from;
+  int group;
+};
+constexpr int kMaxCopies = 64;
+
 struct Lane {
   Context context;
   uint3 thread;
@@ -63,6 +71,9 @@ struct Lane {
   Op op = Op::kSyncWarp;
   Site site = {nullptr, 0};
   bool waits = false;
+  Copy copies[kMaxCopies];
+  int num_copies = 0;
+  int copy_group = 0;
 };
 
 // Lanes of a warp that wait in the same warp collective with the same mask.

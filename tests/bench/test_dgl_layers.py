@@ -179,7 +179,7 @@ def test_status_on_resident_graphs(name: str, standin: None) -> None:
 def test_status_of_typed_products(
     monkeypatch: pytest.MonkeyPatch, symbols: list[str], launches: int, status: str
 ) -> None:
-    """They are torch's products on CUDA, where alone DGL calls these operators."""
+    """Of one type or in float64 they are torch's, which nothing launches."""
     made = samples.compare("dgl", *samples.samples(request("ops.gather_mm")), repeats=0)
     found = dataclasses.replace(made, symbols=symbols, launches=launches, reasons=[])
     monkeypatch.setattr(samples, "compare", lambda *_, **__: found)

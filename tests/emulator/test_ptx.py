@@ -66,8 +66,27 @@ __device__ __forceinline__ void multiply_tf32(const Args& args) {
   for (int i = 0; i < 4; i++)
     args.out[(g + i / 2 * 8) * 8 + 2 * t + i % 2] = __float_as_uint(sum[i]);
 }
+// Every other lane's 16 bytes, by way of shared memory, to the lane before it.
+__device__ __forceinline__ void copy(const Args& args) {
+  __shared__ alignas(16) unsigned words[32][4];
+  const unsigned lane = threadIdx.x;
+  copy_async(words[lane], args.x + 4 * lane, lane % 2);
+  commit_copies();
+  commit_copies();
+  wait_copies<1>();
+  __syncthreads();
+  for (int i = 0; i < 4; i++) args.out[4 * lane + i] = words[(lane + 1) % 32][i];
+}
+// What is read before it was waited for.
+__device__ __forceinline__ void hasty(const Args& args) {
+  __shared__ alignas(16) unsigned words[32][4];
+  copy_async(words[threadIdx.x], args.x + 4 * threadIdx.x, true);
+  commit_copies();
+  args.out[threadIdx.x] = words[threadIdx.x][0];
+}
 """
-NAMES = ("widen", "narrow", "approximate", "extremes", "stream", "tf32", "multiply_tf32")
+NAMES = ("widen", "narrow", "approximate", "extremes", "stream", "tf32", "multiply_tf32", "copy",
+         "hasty")  # fmt: skip
 HOST = CONVERSIONS + "".join(f"GNNB_ENTRY({n}, Args, 256, {n}(args))\n" for n in NAMES)
 DEVICE = CONVERSIONS + "".join(
     f'extern "C" __global__ void {n}_kernel(const Args args) {{ {n}(args); }}\n' for n in NAMES
@@ -201,6 +220,16 @@ def test_wide_loads() -> None:
     assert torch.equal(out, x)
 
 
+def test_copies_in_the_background() -> None:
+    x = torch.randint(-(2**31), 2**31, (32, 4), dtype=torch.int32)
+    out, hasty = torch.zeros_like(x), x[:, 0].contiguous()
+    launch(HOST, "copy", 32, x, out, 32)
+    want = torch.where(torch.arange(32)[:, None] % 2 == 1, x, 0)
+    assert torch.equal(out, want.roll(-1, 0))
+    launch(HOST, "hasty", 32, x, hasty, 32)
+    assert not (hasty == x[:, 0]).any()
+
+
 @pytest.mark.parametrize("arch", [80, 90, 100, 120])
 def test_real_header_compiles(arch: int) -> None:
     nvrtc = pytest.importorskip("cupy_backends.cuda.libs.nvrtc", reason="CuPy is not installed")
@@ -248,6 +277,10 @@ def test_device_agrees_with_its_host_twin() -> None:
     assert torch.equal(host[normal], device[normal])
     _tf32_product(run("multiply_tf32", _products(), 1, 32)[:, 0])
     _check_extremes(_floats(), run("extremes", _floats(), 2))
+    x = torch.arange(1, 129, dtype=torch.int32)
+    copied = run("copy", x, 1, 32)[:, 0].view(32, 4)
+    assert torch.equal(copied[::2].flatten(), x.view(32, 4)[1::2].flatten())
+    assert not copied[1::2].any()
     x = torch.cat([torch.linspace(-140, 140, 10001), torch.tensor([float("nan"), -float("inf")])])
     host, device = (f("approximate", x.view(torch.int32), 2) for f in (_run, run))
     torch.testing.assert_close(

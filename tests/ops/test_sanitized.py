@@ -93,3 +93,19 @@ def test_attention_over_tiles_under_sanitizers(tmp_path_factory: pytest.TempPath
     )
     assert result.returncode == 0, result.stdout[-4000:] + result.stderr[-4000:]
     assert " passed" in result.stdout
+
+
+@pytest.mark.slow
+def test_typed_linears_under_sanitizers(tmp_path_factory: pytest.TempPathFactory) -> None:
+    if not sanitized.sanitizer_libraries():
+        pytest.skip("g++ has no libasan.so and libubsan.so")
+    # Aligned and odd sizes in 16 bits, tiles and chunks that are not full; every index in 32.
+    tests = "(test_kernels and f16 and not bf16) or every_index_of_the_kernels"
+    cache = str(tmp_path_factory.mktemp("sanitized-cache"))
+    result = sanitized.run_python(
+        [*PYTEST, "tests/ops/test_typed_linear.py", "-k", tests],
+        extra={"GNN_BACKEND_CACHE_DIR": cache},
+        timeout=280,
+    )
+    assert result.returncode == 0, result.stdout[-4000:] + result.stderr[-4000:]
+    assert " passed" in result.stdout

@@ -13,6 +13,8 @@ from gnn_backend.ops.reference.matmul import (
     gather_mm_scatter,
     segment_mm,
     segment_mm_backward_weight,
+    typed_linear,
+    typed_weight_grad,
 )
 from gnn_backend.ops.reference.segment import scatter_add, segment_reduce, segment_reduce_backward
 from gnn_backend.ops.reference.spmm import gspmm
@@ -29,4 +31,6 @@ __all__ = [
     "segment_mm_backward_weight",
     "segment_reduce",
     "segment_reduce_backward",
+    "typed_linear",
+    "typed_weight_grad",
 ]

@@ -77,3 +77,73 @@ def _groups(index: Tensor) -> list[tuple[int, Tensor]]:
     order = torch.argsort(index, stable=True)
     values, counts = torch.unique_consecutive(index[order], return_counts=True)
     return list(zip(values.tolist(), order.split(counts.tolist()), strict=True))
+
+
+def typed_linear(
+    x: Tensor,
+    weight: Tensor,
+    types: Tensor,
+    *,
+    rows: Tensor | None = None,
+    out_rows: Tensor | None = None,
+    num_out: int | None = None,
+    transposed: bool = False,
+    scale: Tensor | None = None,
+) -> Tensor:
+    """``out[out_rows[i]] = scale[i] * x[rows[i]] @ weight[types[i]]``, differentiable.
+
+    Parameters
+    ----------
+    x : Tensor [N, I] or [N, H, I]
+    weight : Tensor [T, I, O] or [T, H, I, O]
+        With ``transposed`` the last two dimensions are exchanged.
+    types : integer Tensor [M]
+        Of each place.
+    rows, out_rows : integer Tensors [M], optional
+    num_out : int, optional
+    transposed : bool
+    scale : Tensor [M], optional
+
+    Returns
+    -------
+    Tensor [num_out, O] or [num_out, H, O]
+        Rows that no place has are 0.
+    """
+    matrices = (weight.transpose(-1, -2) if transposed else weight)[types.long()]
+    if x.dim() == matrices.dim():  # heads that share a weight
+        matrices = matrices.unsqueeze(1)
+    left = x if rows is None else x[rows.long()]
+    out = (left.unsqueeze(-2) @ matrices).squeeze(-2)
+    if scale is not None:
+        out = out * scale.to(out.dtype).view(-1, *(1,) * (out.dim() - 1))
+    if out_rows is None:
+        return out
+    empty = out.new_zeros(num_out or len(out), *out.shape[1:])
+    return empty.index_copy(0, out_rows.long(), out)
+
+
+def typed_weight_grad(
+    x: Tensor,
+    grad: Tensor,
+    types: Tensor,
+    num_types: int,
+    *,
+    x_rows: Tensor | None = None,
+    grad_rows: Tensor | None = None,
+    scale: Tensor | None = None,
+    heads: bool = False,
+) -> Tensor:
+    """For each type the sum of ``scale[i] * outer(x[x_rows[i]], grad[grad_rows[i]])``.
+
+    ``x`` [N, I] or [N, H, I] and ``grad`` [K, O] or [K, H, O] give [T, I, O]; with ``heads``, which
+    are else summed as well, [T, H, I, O].
+    """
+    left = x if x_rows is None else x[x_rows.long()]
+    right = grad if grad_rows is None else grad[grad_rows.long()]
+    if scale is not None:
+        left = left * scale.to(left.dtype).view(-1, *(1,) * (left.dim() - 1))
+    products = left.unsqueeze(-1) * right.unsqueeze(-2)
+    if products.dim() == 4 and not heads:
+        products = products.sum(1)
+    out = products.new_zeros(num_types, *products.shape[1:])
+    return out.index_add(0, types.long(), products)

@@ -1,0 +1,1 @@
+"""Relational layers as programs."""

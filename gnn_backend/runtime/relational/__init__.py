@@ -1,0 +1,1 @@
+"""Traversals of relational programs on the targets: generated modules, launches, merges."""

@@ -12,7 +12,7 @@ from gnn_backend.graph import Graph
 from gnn_backend.ir.domains import Domain
 from gnn_backend.layers.hetero.union import Rows, Union
 from gnn_backend.ops.aggregation import aggregate
-from gnn_backend.ops.segment_mm import segment_mm, segment_mm_backward_b
+from gnn_backend.ops.typed_linear import Bounds, typed_linear, typed_weight_grad
 
 NODES = {Domain.SRC_PAIR: Domain.SRC, Domain.DST_PAIR: Domain.DST}
 
@@ -23,23 +23,23 @@ def gather(graph: Graph, x: Tensor) -> Tensor:
     return out
 
 
-def typed_rows(x: Tensor, weight: Tensor, lengths: Tensor) -> Tensor:
+def typed_rows(x: Tensor, weight: Tensor, bounds: Bounds) -> Tensor:
     """Rows in segments, times the weight of their segment.
 
     Parameters
     ----------
     x : Tensor [N, I]
     weight : Tensor [R, I, O]
-    lengths : int64 Tensor [R]
-        In CPU memory.
+    bounds : Bounds
+        Of the segments.
 
     Returns
     -------
     Tensor [N, O]
     """
-    if len(lengths) == 1:
+    if len(weight) == 1:
         return x @ weight[0]
-    out: Tensor = _Product.apply(x, weight, lengths)
+    out: Tensor = _Product.apply(x, weight, bounds)
     return out
 
 
@@ -62,7 +62,7 @@ def at_pairs(
     Tensor [pairs, O]
     """
     rows = gather(union.graph(pairs, NODES[pairs], pairs), x)
-    out = typed_rows(rows, weight, union.lengths(pairs))
+    out = typed_rows(rows, weight, union.bounds(pairs))
     if bias is None:
         return out
     return out + gather(union.graph(pairs, Domain.EDGE_TYPE, pairs), bias)
@@ -96,7 +96,7 @@ def own_rows(rows: Rows, x_dst: Tensor, weight: Tensor | None) -> Tensor:
     """
     if weight is not None:
         table = gather(rows.from_table(), x_dst) if rows.dense else x_dst
-        return typed_rows(table, mixed(rows, weight), rows.lengths)
+        return typed_rows(table, mixed(rows, weight), rows.bounds)
     return gather(rows.from_table(), x_dst) if rows.dense else x_dst * rows.own_share(x_dst.dtype)
 
 
@@ -134,30 +134,30 @@ def biases_of(linears: Sequence[Any]) -> Tensor | None:
 
 class _Product(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, lengths: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bounds: Bounds) -> Tensor:
         ctx.save_for_backward(x, weight)
-        ctx.lengths = lengths
-        return segment_mm(x, weight, lengths)
+        ctx.bounds = bounds
+        return typed_linear(x, weight, bounds)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         needs_x, needs_weight, _ = ctx.needs_input_grad
-        grad_x = _Product.apply(grad, weight.transpose(1, 2), ctx.lengths) if needs_x else None
-        return grad_x, _Outer.apply(x, grad, ctx.lengths) if needs_weight else None, None
+        grad_x = _Product.apply(grad, weight.transpose(1, 2), ctx.bounds) if needs_x else None
+        return grad_x, _Outer.apply(x, grad, ctx.bounds) if needs_weight else None, None
 
 
 class _Outer(torch.autograd.Function):
     """Gradient of :class:`_Product` towards the weights, itself differentiable."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, grad: Tensor, lengths: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, grad: Tensor, bounds: Bounds) -> Tensor:
         ctx.save_for_backward(x, grad)
-        ctx.lengths = lengths
-        return segment_mm_backward_b(x, grad, lengths)
+        ctx.bounds = bounds
+        return typed_weight_grad(x, grad, bounds)
 
     @staticmethod
     def backward(ctx: Any, outer: Tensor) -> tuple[Tensor | None, ...]:
         x, grad = ctx.saved_tensors
-        to_x = _Product.apply(grad, outer.transpose(1, 2), ctx.lengths)
-        return to_x, _Product.apply(x, outer, ctx.lengths), None
+        to_x = _Product.apply(grad, outer.transpose(1, 2), ctx.bounds)
+        return to_x, _Product.apply(x, outer, ctx.bounds), None

@@ -18,7 +18,7 @@ NODES = {Domain.SRC_PAIR: Domain.SRC, Domain.DST_PAIR: Domain.DST}
 
 
 def gather(graph: Graph, x: Tensor) -> Tensor:
-    """Rows of a graph whose destinations have one edge each; their gradients are added in order."""
+    """Sums over in-edges in a fixed order, forward and backward; copies where there is one."""
     out: Tensor = aggregate(graph, x, "sum")
     return out
 
@@ -61,8 +61,7 @@ def at_pairs(
     -------
     Tensor [pairs, O]
     """
-    rows = gather(union.graph(pairs, NODES[pairs], pairs), x)
-    out = typed_rows(rows, weight, union.bounds(pairs))
+    out: Tensor = _AtPairs.apply(x, weight, union, pairs)
     if bias is None:
         return out
     return out + gather(union.graph(pairs, Domain.EDGE_TYPE, pairs), bias)
@@ -130,6 +129,35 @@ def weights_of(linears: Sequence[Any]) -> Tensor:
 def biases_of(linears: Sequence[Any]) -> Tensor | None:
     """Biases of linear modules [R, out], or None where they have none."""
     return None if linears[0].bias is None else stacked([linear.bias for linear in linears])
+
+
+class _AtPairs(torch.autograd.Function):
+    """Rows are read through the pairs' nodes, so that no copy of them is made or kept."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, union: Union, pairs: Domain) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.union, ctx.pairs = union, pairs
+        nodes = union.relations.index(pairs, NODES[pairs])
+        return typed_linear(x, weight, union.bounds(pairs), rows=nodes)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        union, pairs, nodes = ctx.union, ctx.pairs, NODES[ctx.pairs]
+        bounds = union.bounds(pairs)
+        to_x = to_weight = None
+        if ctx.needs_input_grad[0]:
+            at_pairs = _Product.apply(grad, weight.transpose(1, 2), bounds)
+            to_x = gather(union.graph(pairs, pairs, nodes), at_pairs)
+        if ctx.needs_input_grad[1]:
+            if torch.is_grad_enabled():  # the gradient must have a graph itself
+                rows = gather(union.graph(pairs, nodes, pairs), x)
+                to_weight = _Outer.apply(rows, grad, bounds)
+            else:
+                index = union.relations.index(pairs, nodes)
+                to_weight = typed_weight_grad(x, grad, bounds, x_rows=index)
+        return to_x, to_weight, None, None
 
 
 class _Product(torch.autograd.Function):

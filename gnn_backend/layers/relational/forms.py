@@ -106,7 +106,8 @@ def attention(form: Attention) -> Callable[..., Attended]:
     """The program of a form: called with relations and tensors.
 
     They are x [N, I] and weight [T, I, H * D] (or by blocks [N, B, I / B] and
-    [T, B, I / B, H * D / B]), query and key [H * D, H * dim], and where the form has them term and kept [E, H * dim].
+    [T, B, I / B, H * D / B]), query and key [H * D, H * dim], and where the form has them term and
+    kept [E, H * dim].
     """
 
     @program

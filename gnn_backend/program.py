@@ -58,8 +58,8 @@ from gnn_backend.ir.values import Program
 
 __all__ = [
     "Edge", "Options", "RelationalProgram", "Symbol", "Table", "concat", "dot", "exp", "flat",
-    "heads", "leaky_relu", "linear", "log", "maximum", "minimum", "outer", "program", "relu", "reshape",
-    "sigmoid", "softmax", "split", "sqrt", "tanh",
+    "heads", "leaky_relu", "linear", "log", "maximum", "minimum", "outer", "program", "relu",
+    "reshape", "sigmoid", "softmax", "split", "sqrt", "tanh",
 ]  # fmt: skip
 
 # --------------------------------------------------------------------------- vocabulary

@@ -56,6 +56,8 @@ PATCHES = [
     _layer("chebconv", "ChebConv", "cheb", saves=False),
     _layer("pnaconv", "PNAConv", "pna"),
     _layer("gatedgraphconv", "GatedGraphConv", "gated_graph"),
+    _layer("relgraphconv", "RelGraphConv", "rel_graph_conv"),
+    _layer("hgtconv", "HGTConv", "hgt"),
     Patch(
         "dgl",
         "dgl.nn.pytorch.hetero",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,12 +33,22 @@ class Origins:
     generated: tuple[str, ...]
 
 
-def origins(module: str, cls: str, *own: str) -> Origins:
-    """Where a stock class finds its methods: those named ``own`` are its own, others the base's."""
+def origins(
+    module: str, cls: str, *own: str, inherited: Mapping[str, tuple[str, str]] | None = None
+) -> Origins:
+    """Where a stock class finds its methods.
+
+    Those named ``own`` are its own, those of ``inherited`` those of another class, given as module
+    and qualified name, and the others the base's.
+    """
     updates = "edge_update" in own  # else the updater is not written anew either
     steps = _STEPS if updates else (*_STEPS, "edge_updater")
+    others = inherited or {}
     methods = (
-        (n, module, f"{cls}.{n}") if n in own else (n, _BASE, f"MessagePassing.{n}") for n in steps
+        (n, module, f"{cls}.{n}")
+        if n in own
+        else (n, *others.get(n, (_BASE, f"MessagePassing.{n}")))
+        for n in steps
     )
     return Origins(tuple(methods), _GENERATED if updates else ("propagate",))
 

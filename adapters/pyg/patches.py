@@ -54,6 +54,9 @@ PATCHES = [
     _layer("le_conv", "LEConv", "le"),
     _layer("pna_conv", "PNAConv", "pna"),
     _layer("gated_graph_conv", "GatedGraphConv", "gated_graph"),
+    _layer("rgcn_conv", "RGCNConv", "rgcn"),
+    _layer("rgcn_conv", "FastRGCNConv", "rgcn"),
+    _layer("rgat_conv", "RGATConv", "rgat"),
     layer_patch(
         "pyg",
         "torch_geometric.nn.conv.hetero_conv",

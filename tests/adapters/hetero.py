@@ -76,7 +76,7 @@ def operations(step: Callable[[], Any], monkeypatch: Any) -> tuple[Any, Counter[
         return call
 
     with monkeypatch.context() as patch:
-        for name in ("segment_mm", "segment_mm_backward_b"):
+        for name in ("typed_linear", "typed_weight_grad"):
             patch.setattr(products, name, once(getattr(products, name)))
         with profile() as seen, counting:
             step()

@@ -73,7 +73,7 @@ def test_operators_that_are_patched_are_in_the_table() -> None:
 #: What is fused on the CPU, and the layer that is.
 FUSED = {
     **{n: n for n in ("AGNNConv", "DotGatConv", "EdgeGATConv", "GATConv", "GATv2Conv")},
-    "HeteroGraphConv": "HeteroGraphConv",
+    **{n: n for n in ("HGTConv", "HeteroGraphConv", "RelGraphConv")},
 }
 #: What is fused as well where an engine aggregates: all that sum with weights or do more.
 AGGREGATING = {
@@ -129,12 +129,13 @@ BY_KERNELS = {
     "GINConv": {"GINConv"},
     "GMMConv": {"gspmm", "gsddmm"},
     "GroupRevRes": {"SAGEConv"},
-    "HGTConv": {"gspmm", "gsddmm", "edge_softmax", "edge_softmax_backward"},
+    "HGTConv": {"HGTConv"},
     "HeteroGraphConv": {"HeteroGraphConv"},
     "LabelPropagation": {"gspmm"},
     "MaxPooling": {"readout"},
     "PGExplainer": {"GraphConv"},
     "PNAConv": {"PNAConv"},
+    "RelGraphConv": {"RelGraphConv"},
     "SAGEConv": {"SAGEConv"},
     "TWIRLSConv": {"gspmm", "gsddmm"},
     "ops.edge_softmax": {"edge_softmax", "edge_softmax_backward"},

@@ -85,7 +85,7 @@ def hetero_aggregate(
         graph = union.graph(Domain.EDGE, source, Domain.DST_PAIR)
         ties, nan = ("first", "skip") if first_tie else ("even", "propagate")
         found: Tensor = aggregate(graph, table, reduce, ties=ties, nan=nan)
-        mapped = typed_rows(found, p.neighbours, union.lengths(Domain.DST_PAIR))
+        mapped = typed_rows(found, p.neighbours, union.bounds(Domain.DST_PAIR))
         out = spread(union, rows, mapped)
     if p.own is not None:
         out = out + own_rows(rows, x_dst, p.own)

@@ -12,34 +12,34 @@ from gnn_backend.graph import Graph
 from gnn_backend.ir.domains import Domain
 from gnn_backend.layers.hetero.union import Rows, Union
 from gnn_backend.ops.aggregation import aggregate
-from gnn_backend.ops.segment_mm import segment_mm, segment_mm_backward_b
+from gnn_backend.ops.typed_linear import Bounds, typed_linear, typed_weight_grad
 
 NODES = {Domain.SRC_PAIR: Domain.SRC, Domain.DST_PAIR: Domain.DST}
 
 
 def gather(graph: Graph, x: Tensor) -> Tensor:
-    """Rows of a graph whose destinations have one edge each; their gradients are added in order."""
+    """Sums over in-edges in a fixed order, forward and backward; copies where there is one."""
     out: Tensor = aggregate(graph, x, "sum")
     return out
 
 
-def typed_rows(x: Tensor, weight: Tensor, lengths: Tensor) -> Tensor:
+def typed_rows(x: Tensor, weight: Tensor, bounds: Bounds) -> Tensor:
     """Rows in segments, times the weight of their segment.
 
     Parameters
     ----------
     x : Tensor [N, I]
     weight : Tensor [R, I, O]
-    lengths : int64 Tensor [R]
-        In CPU memory.
+    bounds : Bounds
+        Of the segments.
 
     Returns
     -------
     Tensor [N, O]
     """
-    if len(lengths) == 1:
+    if len(weight) == 1:
         return x @ weight[0]
-    out: Tensor = _Product.apply(x, weight, lengths)
+    out: Tensor = _Product.apply(x, weight, bounds)
     return out
 
 
@@ -61,8 +61,7 @@ def at_pairs(
     -------
     Tensor [pairs, O]
     """
-    rows = gather(union.graph(pairs, NODES[pairs], pairs), x)
-    out = typed_rows(rows, weight, union.lengths(pairs))
+    out: Tensor = _AtPairs.apply(x, weight, union, pairs)
     if bias is None:
         return out
     return out + gather(union.graph(pairs, Domain.EDGE_TYPE, pairs), bias)
@@ -96,7 +95,7 @@ def own_rows(rows: Rows, x_dst: Tensor, weight: Tensor | None) -> Tensor:
     """
     if weight is not None:
         table = gather(rows.from_table(), x_dst) if rows.dense else x_dst
-        return typed_rows(table, mixed(rows, weight), rows.lengths)
+        return typed_rows(table, mixed(rows, weight), rows.bounds)
     return gather(rows.from_table(), x_dst) if rows.dense else x_dst * rows.own_share(x_dst.dtype)
 
 
@@ -132,32 +131,61 @@ def biases_of(linears: Sequence[Any]) -> Tensor | None:
     return None if linears[0].bias is None else stacked([linear.bias for linear in linears])
 
 
+class _AtPairs(torch.autograd.Function):
+    """Rows are read through the pairs' nodes, so that no copy of them is made or kept."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, union: Union, pairs: Domain) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.union, ctx.pairs = union, pairs
+        nodes = union.relations.index(pairs, NODES[pairs])
+        return typed_linear(x, weight, union.bounds(pairs), rows=nodes)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        union, pairs, nodes = ctx.union, ctx.pairs, NODES[ctx.pairs]
+        bounds = union.bounds(pairs)
+        to_x = to_weight = None
+        if ctx.needs_input_grad[0]:
+            at_pairs = _Product.apply(grad, weight.transpose(1, 2), bounds)
+            to_x = gather(union.graph(pairs, pairs, nodes), at_pairs)
+        if ctx.needs_input_grad[1]:
+            if torch.is_grad_enabled():  # the gradient must have a graph itself
+                rows = gather(union.graph(pairs, nodes, pairs), x)
+                to_weight = _Outer.apply(rows, grad, bounds)
+            else:
+                index = union.relations.index(pairs, nodes)
+                to_weight = typed_weight_grad(x, grad, bounds, x_rows=index)
+        return to_x, to_weight, None, None
+
+
 class _Product(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, lengths: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bounds: Bounds) -> Tensor:
         ctx.save_for_backward(x, weight)
-        ctx.lengths = lengths
-        return segment_mm(x, weight, lengths)
+        ctx.bounds = bounds
+        return typed_linear(x, weight, bounds)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         needs_x, needs_weight, _ = ctx.needs_input_grad
-        grad_x = _Product.apply(grad, weight.transpose(1, 2), ctx.lengths) if needs_x else None
-        return grad_x, _Outer.apply(x, grad, ctx.lengths) if needs_weight else None, None
+        grad_x = _Product.apply(grad, weight.transpose(1, 2), ctx.bounds) if needs_x else None
+        return grad_x, _Outer.apply(x, grad, ctx.bounds) if needs_weight else None, None
 
 
 class _Outer(torch.autograd.Function):
     """Gradient of :class:`_Product` towards the weights, itself differentiable."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, grad: Tensor, lengths: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, grad: Tensor, bounds: Bounds) -> Tensor:
         ctx.save_for_backward(x, grad)
-        ctx.lengths = lengths
-        return segment_mm_backward_b(x, grad, lengths)
+        ctx.bounds = bounds
+        return typed_weight_grad(x, grad, bounds)
 
     @staticmethod
     def backward(ctx: Any, outer: Tensor) -> tuple[Tensor | None, ...]:
         x, grad = ctx.saved_tensors
-        to_x = _Product.apply(grad, outer.transpose(1, 2), ctx.lengths)
-        return to_x, _Product.apply(x, outer, ctx.lengths), None
+        to_x = _Product.apply(grad, outer.transpose(1, 2), ctx.bounds)
+        return to_x, _Product.apply(x, outer, ctx.bounds), None

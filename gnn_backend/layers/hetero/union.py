@@ -18,6 +18,7 @@ from gnn_backend.errors import invalid
 from gnn_backend.graph import Graph
 from gnn_backend.graph.relations import Relations
 from gnn_backend.ir.domains import Domain
+from gnn_backend.ops.typed_linear import Bounds
 
 T = TypeVar("T")
 
@@ -144,10 +145,10 @@ class Union:
             return torch.arange(count, device=self.device)
         return found.long()
 
-    def lengths(self, pairs: Domain) -> Tensor:
-        """Pairs of each relation, int64 [R] in CPU memory."""
+    def bounds(self, pairs: Domain) -> Bounds:
+        """Where the pairs of each relation begin and end."""
         segments = self.relations.by_type(pairs, Domain.EDGE_TYPE)
-        return self.keep(("lengths", pairs), lambda: torch.tensor(segments.lengths))
+        return Bounds(segments.ptr, segments.lengths)
 
     # ------------------------------------------------------------------ factors of edges
 
@@ -193,6 +194,8 @@ class Rows:
         Rows of each table of destinations.
     lengths : int64 Tensor
         Rows of each relation (dense) or table, in CPU memory.
+    bounds : Bounds
+        Of these segments.
     """
 
     def __init__(self, union: Union, dense: bool, divisors: tuple[int, ...] | None) -> None:
@@ -202,7 +205,10 @@ class Rows:
         per_table = zip(self.counts, union.dst_sizes, strict=True)
         self.sizes = [k * n if dense else n for k, n in per_table]
         self.count, self.begins = sum(self.sizes), _begins(by_relation)
-        self.lengths = torch.tensor(by_relation if dense else self.sizes)
+        segments = by_relation if dense else self.sizes
+        self.lengths = torch.tensor(segments)
+        ends = torch.tensor([0, *itertools.accumulate(segments)], dtype=torch.int64)
+        self.bounds = Bounds(ends.to(union.device), tuple(segments))
         self._key = (dense, divisors)
 
     def target(self, pairs_or_edges: Domain) -> Tensor:

@@ -103,7 +103,7 @@ def test_operations_do_not_grow_with_relations(conv: str, monkeypatch: pytest.Mo
     (launches, few), (more, many) = counts
     assert launches == more
     assert few == many, {n: (few[n], many[n]) for n in few | many if few[n] != many[n]}
-    assert launches and few["segment_mm"]
+    assert launches and few["typed_linear"]
 
 
 def call_of(*convs: Make) -> tuple[Any, dict[str, Tensor], dict[Any, Tensor]]:

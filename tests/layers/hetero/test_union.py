@@ -25,8 +25,8 @@ def union() -> Union:
 
 def test_pairs_are_those_with_an_edge() -> None:
     found = union()
-    assert found.lengths(Domain.SRC_PAIR).tolist() == [2, 0, 2]
-    assert found.lengths(Domain.DST_PAIR).tolist() == [2, 0, 1]
+    assert found.bounds(Domain.SRC_PAIR).ptr.tolist() == [0, 2, 2, 4]
+    assert found.bounds(Domain.DST_PAIR).ptr.tolist() == [0, 2, 2, 3]
 
 
 def test_mean_counts_within_a_relation() -> None:

@@ -37,6 +37,7 @@ from gnn_backend.ir import values as ir
 from gnn_backend.ir.domains import Domain
 from gnn_backend.ir.execute import compiled
 from gnn_backend.ir.interpret import evaluate
+from gnn_backend.ir.passes import DEFAULT, Options
 from gnn_backend.ir.trace import (
     Edge,
     Index,
@@ -56,9 +57,9 @@ from gnn_backend.ir.trace import (
 from gnn_backend.ir.values import Program
 
 __all__ = [
-    "Edge", "RelationalProgram", "Symbol", "Table", "concat", "dot", "exp", "flat", "heads",
-    "leaky_relu", "linear", "log", "maximum", "minimum", "outer", "program", "relu", "reshape",
-    "sigmoid", "softmax", "split", "sqrt", "tanh",
+    "Edge", "Options", "RelationalProgram", "Symbol", "Table", "concat", "dot", "exp", "flat",
+    "heads", "leaky_relu", "linear", "log", "maximum", "minimum", "outer", "program", "relu",
+    "reshape", "sigmoid", "softmax", "split", "sqrt", "tanh",
 ]  # fmt: skip
 
 # --------------------------------------------------------------------------- vocabulary
@@ -183,8 +184,9 @@ class RelationalProgram:
     Called with relations and tensors it compiles (once) and runs, with gradients to every tensor.
     """
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], options: Options = DEFAULT) -> None:
         self.__wrapped__ = function
+        self.options = options
         self.__name__, self.__doc__ = function.__name__, function.__doc__
         self._defaults = _defaults(function)
         self._traced: dict[Hashable, Traced] = {}
@@ -212,7 +214,22 @@ class RelationalProgram:
             An argument is missing or unknown, or has another shape, dtype or device; the message
             names it.
         """
-        return self._run(_execute, relations, arguments)
+        return self._run(self._execute, relations, arguments)
+
+    def optimised(self, options: Options) -> RelationalProgram:
+        """The same function, compiled with these optimizations and no others.
+
+        Parameters
+        ----------
+        options : Options
+            By default what is done is chosen by the graph's sizes.
+        """
+        return RelationalProgram(self.__wrapped__, options)
+
+    def _execute(
+        self, program: Program, relations: Relations, inputs: Mapping[str, Tensor]
+    ) -> Sequence[Tensor]:
+        return compiled(program, relations, self.options)(relations, inputs)
 
     def twin(self, relations: Relations, **arguments: Any) -> Result:
         """The same in plain torch, uncompiled: what results can be checked against."""
@@ -283,12 +300,6 @@ class RelationalProgram:
 def program(function: Callable[..., Any]) -> RelationalProgram:
     """Make a layer of a function ``(edge, table, ..., constant=...)``; see the module."""
     return RelationalProgram(function)
-
-
-def _execute(
-    program: Program, relations: Relations, inputs: Mapping[str, Tensor]
-) -> Sequence[Tensor]:
-    return compiled(program, relations)(relations, inputs)
 
 
 def _defaults(function: Callable[..., Any]) -> dict[str, Any]:

@@ -15,7 +15,8 @@ bench = typer.Typer(name="bench", help="Measure operators and layers.", no_args_
 
 _DTYPES = ("float32", "bfloat16", "float16", "float64")
 _BENCHMARKS = (
-    "attention", "gemm", "layers", "operators", "paths", "reduce", "reorder", "shapes", "spmm",
+    "attention", "gemm", "layers", "operators", "paths", "reduce", "relational", "reorder",
+    "shapes", "spmm",
 )  # fmt: skip
 _DEFAULT_GRAPHS = {"cuda": "arxiv-like,reddit-like,products-like", "cpu": "tolokers-like"}
 
@@ -418,6 +419,7 @@ def _print(document: dict[str, Any]) -> None:
     from gnn_backend.bench.aggregation_tables import aggregation_tables
     from gnn_backend.bench.operator_tables import operator_tables
     from gnn_backend.bench.path_tables import path_tables
+    from gnn_backend.bench.relational_tables import relational_tables
     from gnn_backend.bench.reorder_tables import reorder_tables
     from gnn_backend.bench.tables import attention_tables, layer_tables, shape_tables
     from gnn_backend.bench.typed_linear_tables import typed_linear_tables
@@ -429,6 +431,7 @@ def _print(document: dict[str, Any]) -> None:
         "operators": operator_tables,
         "paths": path_tables,
         "reduce": aggregation_tables,
+        "relational": relational_tables,
         "reorder": reorder_tables,
         "shapes": shape_tables,
         "spmm": aggregation_tables,

@@ -75,6 +75,11 @@ class Wanted:
     value: Value
     weighted: Weighted | None = None
 
+    @property
+    def has_logits(self) -> bool:
+        """Whether it takes a softmax's statistics."""
+        return self.weighted is not None or self.value.attrs.get("how") == "lse"
+
 
 @dataclass
 class Code:
@@ -156,6 +161,8 @@ def traversal_of(
     code = Code(rows, elements, stored - made)
     roots = [root for w in wanted for root in _roots(w)]
     code.rank = _rank(roots, code.stored, made)
+    if code.rank == 1 and any(w.has_logits for w in wanted):
+        code.rank = 2  # each number of a logit has statistics of its own, as a head has
     reductions, stores = [], []
     for place, w in enumerate(wanted):
         if rows is None:

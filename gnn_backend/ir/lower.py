@@ -116,7 +116,7 @@ class _Units:
         self.weighted = {}
         for value in program.values():
             found = as_weighted(value) if value in stored else None
-            if found is not None and found.lse in stored:
+            if found is not None and found.lse in stored and len(found.logit.shape) <= 1:
                 self.weighted[value] = found
         self.values = [v for v in program.values() if v in stored and v.op != "input"]
         self.number = {value: n for n, value in enumerate(self.values)}
@@ -216,6 +216,8 @@ class _Group:
 def _kind(value: Value) -> object:
     """Row and element domain of the kernel that may compute a value; None: no kernel does."""
     if value.op == "reduce" and value.attrs["how"] in REDUCED:
+        if value.attrs["how"] == "lse" and len(value.shape) > 1:
+            return None  # of more numbers than a row has heads
         return value.domain, value.args[0].domain
     if value.op in STREAMED and value.domain not in SMALL:
         return None, value.domain

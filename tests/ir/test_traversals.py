@@ -11,11 +11,14 @@ from torch import Tensor
 from gnn_backend import config
 from gnn_backend.graph.relations import Relations
 from gnn_backend.ir import emit_numba
+from gnn_backend.ir import values as ir
 from gnn_backend.ir.domains import Domain
 from gnn_backend.ir.execute import Executable
+from gnn_backend.ir.interpret import evaluate
 from gnn_backend.ir.passes import Options
 from gnn_backend.ir.steps import TraverseStep
 from gnn_backend.ir.traversal import Reduction, Step, Store, Table, Traversal
+from gnn_backend.ir.values import Program
 from gnn_backend.ops.reference import traversal as reference
 from gnn_backend.ops.traversal import traverse
 from gnn_backend.runtime.relational.device import unit_of
@@ -160,3 +163,35 @@ def test_compiles_without_spills(arch: str) -> None:
     for dtype in ("f32", "bf16"):
         _, resources = compile_unit(unit_of(attention, dtype)[0], arch)
         assert resources and all(r.spill_bytes == 0 for r in resources)
+
+
+@pytest.mark.parametrize("target", ["numba", "emulator"])
+def test_softmax_of_several_logits_without_columns(target: str) -> None:
+    """A number each, with statistics of its own, and nothing wider in the kernel."""
+    relations = models.graph()
+    logit, weight = ir.input_value("logit", E, (3,)), ir.input_value("weight", S, (3,))
+    total = ir.gather(ir.reduce("lse", logit, D), E)
+    alpha = ir.unary("exp", ir.binary("sub", logit, total))
+    product = ir.binary("mul", alpha, ir.gather(weight, E))
+    program = Program((logit, weight), (ir.reduce("sum", product, D),))
+    given = {"logit": torch.randn(relations.num(E), 3), "weight": torch.randn(relations.num(S), 3)}
+    made = Executable(program, models.sizes(relations))
+    with config.override(cpu_target=target):
+        (found,) = made(relations, given)
+    (expected,) = evaluate(program, relations, given)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+    assert [s.describe() for s in made.forward.steps] == [
+        "traversal of edge by destination: lse, softmax"
+    ]
+
+
+def test_softmax_of_matrices_is_left_to_torch() -> None:
+    relations = models.graph()
+    logit = ir.input_value("logit", E, (2, 3))
+    total = ir.gather(ir.reduce("lse", logit, D), E)
+    alpha = ir.unary("exp", ir.binary("sub", logit, total))
+    program = Program((logit,), (ir.reduce("sum", ir.binary("mul", alpha, logit), D),))
+    given = {"logit": torch.randn(relations.num(E), 2, 3)}
+    (found,) = Executable(program, models.sizes(relations))(relations, given)
+    (expected,) = evaluate(program, relations, given)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)

@@ -3,7 +3,7 @@
 1. :mod:`simplify`: canonical forms.
 2. :mod:`hoist`: to nodes and types, and to pairs (compact materialization).
 3. :mod:`factor`: out of sums.
-4. :mod:`reorder`: linear operators.
+4. :mod:`reorder`: linear operators, among them those around sums (:mod:`around_sums`).
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def optimise(
         ("factor", lambda program: factor(program, reuse)),
     ]
     # Linear operators are weighed against each other where they stand in the end.
-    second: list[_Pass] = [("reorder", lambda program: reorder(program, sizes))]
+    second: list[_Pass] = [("reorder", lambda program: reorder(program, sizes, reuse))]
     for _ in range(_ROUNDS):
         before = program.outputs
         program = _settled(program, first, say)

@@ -1,108 +1,59 @@
 """Linear operator reordering: what is linear changes places where that leaves less to do.
 
-Four rules, each legal because its operators are linear and the weight is fixed by the type:
+Each rule is legal because its operators are linear and the weight is fixed by the type; what is
+used elsewhere too stays alive, so that only what has one consumer changes places.
 
-- *fold*: ``<x W[t], a[t]> = x (W a)[t]``, ``(x W[t]) V = x (W V)[t]``, if the product between has
-  no other consumer: rows shrink from the width of W to that of the result;
+- *fold*: ``<x W[t], a[t]> = <x, W a[t]>``, ``(x W[t]) V = x (W V)[t]``: rows shrink from the width
+  of W to that of the result;
 - *transfer*: ``<k W[t], q> = <k, q W[t]^T>``, on the side that has fewer (node, edge type) pairs;
-- *after*: ``sum (x W[t]) s`` over the edges of a destination is the sum over its edge types of
-  ``(sum x s) W[t]``, where there are fewer pairs of destinations than of sources;
+- *split*: ``[u, v] W = u W_1 + v W_2``, each for the rows of its own domain;
+- *after* and *before*: products and sums (:mod:`around_sums`);
 - *staged*: a sum over the edges of a type is that over the pairs of the type of their sums, where
   these are gone over in any case.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection
+from itertools import groupby
 
 from gnn_backend.ir import values as ir
-from gnn_backend.ir.domains import Domain, reads
-from gnn_backend.ir.products import as_weighted, factors_of
+from gnn_backend.ir.domains import Domain, join, reads
+from gnn_backend.ir.passes.around_sums import WORTH, after, before
+from gnn_backend.ir.passes.patterns import Rule, Single, Sizes, Typed, applied, typed_of
 from gnn_backend.ir.values import Program, Value
 
-Sizes = Mapping[Domain, int]
-#: Rows that a rule must save to be worth it: what it adds costs passes of its own.
+#: Rows that a transfer must leave at most: what it adds costs passes of its own.
 TRANSFER_BELOW = 0.8
-AFTER_BELOW = 0.6
 
 
-@dataclass(frozen=True)
-class _Typed:
-    """``view(gather(linear(x, weight)))``: what the rules look for.
-
-    Attributes
-    ----------
-    linear : Value
-    between : tuple of Value
-        From the product to the value itself, outermost first: gathers and reshapes.
-    """
-
-    linear: Value
-    between: tuple[Value, ...]
-
-
-def reorder(program: Program, sizes: Sizes) -> Program:
-    """Apply the rules where they save rows.
+def reorder(program: Program, sizes: Sizes, reuse: Collection[Value] = ()) -> Program:
+    """Apply the rules where they save rows or traffic.
 
     Parameters
     ----------
     program : Program
     sizes : mapping of Domain to int
         Rows of each domain.
+    reuse : collection of Value
+        What is stored in any case: to do without it saves nothing.
     """
-    for one in (_fold, _transfer, _after):
-        program = _applied(program, sizes, one)
+    rules: tuple[Rule, ...] = (_fold, _transfer, _split, after, before)
+    for one in rules:
+        program = applied(program, sizes, one, reuse)
     return _staged(program)
-
-
-_Rule = Callable[[Value, Callable[[Value], bool], Sizes], Value | None]
-
-
-def _applied(program: Program, sizes: Sizes, one: _Rule) -> Program:
-    consumers, outputs = program.consumers(), set(program.outputs)
-
-    def single(value: Value) -> bool:
-        return len(consumers[value]) == 1 and value not in outputs
-
-    replaced: dict[Value, Value] = {}
-    for value in program.values():
-        found = one(value, single, sizes)
-        if found is not None:
-            replaced[value] = found
-    if not replaced:
-        return program
-
-    def rule(value: Value, args: tuple[Value, ...]) -> Value | None:
-        # A rule looked at what was there before; its result is made of that.
-        return replaced.get(value)
-
-    return ir.rewrite(program, rule)
-
-
-def _typed(value: Value, single: Callable[[Value], bool]) -> _Typed | None:
-    """The product of a value of this form that is used here alone."""
-    between: list[Value] = []
-    while value.op in ("gather", "reshape"):
-        if not single(value):
-            return None
-        between.append(value)
-        value = value.args[0]
-    if value.op != "linear" or not single(value):
-        return None
-    return _Typed(value, tuple(between))
 
 
 # ------------------------------------------------------------------ fold
 
 
-def _fold(value: Value, single: Callable[[Value], bool], sizes: Sizes) -> Value | None:
+def _fold(value: Value, single: Single, sizes: Sizes) -> Value | None:
     if value.op == "linear":
         return _fold_linear(value, single)
     if value.op != "dot":
         return None
     for one, other in (value.args, value.args[::-1]):
-        found = _typed(one, single)
+        found = typed_of(one, single)
         vector = _of_type(other)
         if found is None or vector is None:
             continue
@@ -118,10 +69,13 @@ def _of_type(value: Value) -> Value | None:
     return inner if inner.domain in ir.TYPES else None
 
 
-def _fold_dot(value: Value, found: _Typed, vector: Value) -> Value | None:
-    linear, weight = found.linear, found.linear.args[1]
+def _fold_dot(value: Value, found: Typed, vector: Value) -> Value | None:
+    linear, weight = found.linear, found.weight
     if linear.attrs["transposed"] or not reads(weight.domain, vector.domain):
         return None
+    vector = ir.gather(vector, weight.domain)
+    if len(linear.shape) == 2 and found.gathered:
+        return _fold_heads(value, linear, vector)
     if len(weight.shape) != 2 or len(linear.shape) != 1:
         return None
     rows = found.between[0].shape if found.between else linear.shape
@@ -129,7 +83,6 @@ def _fold_dot(value: Value, found: _Typed, vector: Value) -> Value | None:
         return None
     inner = weight.shape[0]
     by_head = ir.reshape(weight, (inner, *rows))
-    vector = ir.gather(vector, weight.domain)
     spread = ir.reshape(vector, (1, *vector.shape))
     folded = ir.row_sum(ir.binary("mul", by_head, spread), -1)  # [I], or [I, H]
     folded = ir.reshape(folded, (inner, max(1, folded.size // inner)))
@@ -137,9 +90,21 @@ def _fold_dot(value: Value, found: _Typed, vector: Value) -> Value | None:
     return ir.gather(ir.reshape(x, value.shape), value.domain)
 
 
-def _fold_linear(value: Value, single: Callable[[Value], bool]) -> Value | None:
+def _fold_heads(value: Value, linear: Value, vector: Value) -> Value | None:
+    """Rows of heads: no product is left, but a dot product of each head with its vector."""
+    x, weight = linear.args
+    if len(weight.shape) == 3:  # [H, I, O] and [H or 1, O]
+        spread = ir.reshape(vector, (vector.shape[0], 1, vector.shape[1]))
+        folded = ir.row_sum(ir.binary("mul", weight, spread), -1)
+    else:
+        folded = ir.matmul(vector, ir.transpose(weight))
+    found = ir.dot(*ir.lift([x, folded], [linear.domain]))
+    return ir.gather(found, value.domain) if found.shape == value.shape else None
+
+
+def _fold_linear(value: Value, single: Single) -> Value | None:
     x, outer_weight = value.args
-    found = _typed(x, single)
+    found = typed_of(x, single)
     if found is None or any(b.op == "reshape" for b in found.between):
         return None
     inner_weight = found.linear.args[1]
@@ -163,16 +128,12 @@ def _fold_linear(value: Value, single: Callable[[Value], bool]) -> Value | None:
 # ------------------------------------------------------------------ transfer
 
 
-def _transfer(value: Value, single: Callable[[Value], bool], sizes: Sizes) -> Value | None:
+def _transfer(value: Value, single: Single, sizes: Sizes) -> Value | None:
     if value.op != "dot":
         return None
     for one, other in (value.args, value.args[::-1]):
-        found = _typed(one, single)
-        if (
-            found is None
-            or other.op != "gather"
-            or not all(b.op == "gather" for b in found.between)
-        ):
+        found = typed_of(one, single)
+        if found is None or other.op != "gather" or not found.gathered:
             continue
         weight, far = found.linear.args[1], other.args[0]
         pair = {Domain.SRC: Domain.SRC_PAIR, Domain.DST: Domain.DST_PAIR}.get(far.domain)
@@ -187,32 +148,51 @@ def _transfer(value: Value, single: Callable[[Value], bool], sizes: Sizes) -> Va
     return None
 
 
-# ------------------------------------------------------------------ after
+# ------------------------------------------------------------------ split
 
 
-def _after(value: Value, single: Callable[[Value], bool], sizes: Sizes) -> Value | None:
-    if value.op != "reduce" or value.attrs["how"] != "sum" or value.domain is not Domain.DST:
+def _split(value: Value, single: Single, sizes: Sizes) -> Value | None:
+    if value.op != "linear" or value.args[0].op != "concat" or not single(value.args[0]):
         return None
-    factors = factors_of(value.args[0])
-    if value.args[0].domain is not Domain.EDGE or as_weighted(value) is not None:
-        return None  # a softmax of the row's own weights it along the way, in one pass
-    for place, one in enumerate(factors):
-        found = _typed(one, single)
-        if found is None or not all(b.op == "gather" for b in found.between):
-            continue
-        linear, weight = found.linear, found.linear.args[1]
-        others = factors[:place] + factors[place + 1 :]
-        if weight.domain is not Domain.EDGE_TYPE or any(f.size != 1 for f in others):
-            continue
-        if sizes[Domain.DST_PAIR] >= AFTER_BELOW * sizes[linear.domain]:
-            continue
-        x = ir.gather(linear.args[0], Domain.EDGE)
-        for other in others:
-            x = ir.binary("mul", x, other)
-        inside = ir.reduce("sum", x, Domain.DST_PAIR)
-        mapped = ir.linear(inside, weight, transposed=bool(linear.attrs["transposed"]))
-        return ir.reduce("sum", mapped, Domain.DST)
-    return None
+    x, weight = value.args
+    pieces = [
+        (domain, ir.concat(*same) if len(same) > 1 else same[0])
+        for domain, same in (
+            (domain, list(same))
+            for domain, same in groupby(x.args, lambda piece: _own_domain(piece, weight))
+        )
+    ]
+    if len(pieces) == 1:
+        return None
+    whole, outward = sizes[value.domain], value.size
+    joined = whole * (3 * x.size + outward)  # rows are written before they are multiplied
+    apart = sum(sizes[domain] * (piece.size + outward) for domain, piece in pieces)
+    if apart + whole * outward * (len(pieces) - 1) > WORTH * joined:
+        return None
+    return _sum_of_products(value, [piece for _, piece in pieces])
+
+
+def _own_domain(piece: Value, weight: Value) -> Domain:
+    """The coarsest domain in which a piece can be multiplied."""
+    if piece.op != "gather":
+        return piece.domain
+    try:
+        return join([piece.args[0].domain, weight.domain])
+    except ValueError:  # node types beside edge types
+        return piece.domain
+
+
+def _sum_of_products(value: Value, pieces: list[Value]) -> Value:
+    weight, transposed = value.args[1], bool(value.attrs["transposed"])
+    total, start = None, 0
+    for piece in pieces:
+        stop = start + piece.shape[-1]
+        rows = ir.part(weight, start, stop, -1 if transposed else -2)
+        term = ir.linear(piece, rows, transposed=transposed)
+        total = term if total is None else ir.binary("add", total, term)
+        start = stop
+    assert total is not None
+    return total
 
 
 # ------------------------------------------------------------------ staged

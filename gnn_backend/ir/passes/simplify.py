@@ -41,11 +41,28 @@ def _views(value: Value, args: tuple[Value, ...]) -> Value | None:
         composed = ir.reshape(args[0], value.shape)
         if composed.op != "reshape" or composed.args[0] is not args[0]:
             return composed
+    if value.op == "slice" and args[0].op == "concat":
+        return _slice_of_concat(value, args[0])
     if args[0].op != "gather":
         return None
     inner = args[0].args[0]
     return ir.gather(ir.make(value.op, (inner,), inner.domain, value.shape, **value.attrs),
                      value.domain)  # fmt: skip
+
+
+def _slice_of_concat(value: Value, joined: Value) -> Value | None:
+    """The pieces that a slice has something of."""
+    start, stop, dim = (int(value.attrs[k]) for k in ("start", "stop", "dim"))  # type: ignore[call-overload]
+    if dim != len(joined.shape) - 1:
+        return None
+    pieces, at = [], 0
+    for piece in joined.args:
+        width = piece.shape[-1]
+        first, last = max(start - at, 0), min(stop - at, width)
+        if first < last:
+            pieces.append(ir.part(piece, first, last))
+        at += width
+    return pieces[0] if len(pieces) == 1 else ir.concat(*pieces)
 
 
 def _gathers(value: Value, args: tuple[Value, ...]) -> Value | None:
@@ -91,6 +108,8 @@ def _sums(value: Value, args: tuple[Value, ...]) -> Value | None:
     if how == "mean" and x.domain is Domain.EDGE and value.domain is not Domain.NODE_TYPE:
         count = ir.binary("maximum", *ir.lift([ir.degree(value.domain), ir.const(1.0)]))
         return ir.binary("div", ir.reduce("sum", x, value.domain), count)
+    if how in ("sum", "max", "min") and x.op == "concat":
+        return ir.concat(*(ir.reduce(str(how), piece, value.domain) for piece in x.args))
     if how == "sum" and x.op in ("row_sum", "reshape", "slice", "transpose", "neg"):
         inner = ir.reduce("sum", x.args[0], value.domain)
         return ir.make(x.op, (inner,), value.domain, value.shape, **x.attrs)

@@ -23,7 +23,7 @@ from tests.ops.support import edges_with_hubs
 dgl = pytest.importorskip("dgl")
 stock = pytest.importorskip("dgl._sparse_ops")
 
-pytestmark = [pytest.mark.usefixtures("unoptimised", "splitting"), pytest.mark.sampled(3)]
+pytestmark = [pytest.mark.usefixtures("unoptimised", "splitting"), pytest.mark.sampled(5)]
 EDGES, NUM_SRC, NUM_DST = edges_with_hubs()
 COUNTS = {"u": NUM_SRC, "v": NUM_DST, "e": EDGES.shape[1]}
 

@@ -15,7 +15,7 @@ from gnn_backend.ops.aggregation import REDUCTIONS, spmm
 from tests.ops.aggregations import Case, case, gradients, near, plain_torch
 from tests.ops.support import edges_with_hubs
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(5)
 
 EDGES, NUM_SRC, NUM_DST = edges_with_hubs()
 

@@ -8,7 +8,7 @@ from gnn_backend.profile import profile
 from gnn_backend.runtime import cpu_call
 from tests.ops.aggregations import LINEAR, TABLE, Row, case_of, check_case
 
-pytestmark = pytest.mark.sampled(6)
+pytestmark = pytest.mark.sampled(9)
 
 ROWS = [TABLE[0], TABLE[3], TABLE[8], TABLE[14], LINEAR[2]]
 

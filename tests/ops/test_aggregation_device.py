@@ -31,7 +31,7 @@ from tests.ops.aggregations import (
 from tests.ops.operators import ALL_GRAPHS, draw
 from tests.ops.support import edges_with_hubs
 
-pytestmark = [pytest.mark.usefixtures("unoptimised"), pytest.mark.sampled(4)]
+pytestmark = [pytest.mark.usefixtures("unoptimised"), pytest.mark.sampled(6)]
 EDGES, NUM_SRC, NUM_DST = edges_with_hubs()
 
 

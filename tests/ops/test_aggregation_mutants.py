@@ -27,7 +27,7 @@ from tests.ops.aggregations import (
 )
 from tests.ops.test_mutants import kernels, mutants_cache, mutate
 
-pytestmark = pytest.mark.sampled(6)
+pytestmark = pytest.mark.sampled(9)
 
 __all__ = ["kernels", "mutants_cache"]
 

@@ -30,7 +30,7 @@ from tests.ops.support import (
     twin,
 )
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(5)
 
 #: Traversals that the gradient of each operand needs; the other one must not run.
 PASSES = {

@@ -10,7 +10,7 @@ import torch
 from gnn_backend import config
 from tests.ops.support import DTYPES, problem, run, same_bits
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(5)
 
 SHAPES = [(2, 64), (3, 7)]
 

@@ -16,7 +16,7 @@ from tests.ops.family import CASES, call
 from tests.ops.family_checks import SHAPES, check, shaped
 from tests.ops.support import edges_with_hubs, same_bits
 
-pytestmark = pytest.mark.sampled(4)
+pytestmark = pytest.mark.sampled(6)
 
 
 @pytest.fixture(autouse=True)

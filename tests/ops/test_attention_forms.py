@@ -29,7 +29,7 @@ from tests.ops.test_projected_attention import (
     differentiate,
 )
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(5)
 
 SCALARS = {
     "gat": {"negative_slope": 0.2},

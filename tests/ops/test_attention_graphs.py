@@ -15,7 +15,7 @@ from gnn_backend.graph import Graph, build, counting_sort
 from tests.ops.scenarios import GRAPHS, error_factor, pairs, rows_without_edges
 from tests.ops.support import check_problem, edges_with_hubs, problem, run, same_bits
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(5)
 
 SHAPES = [(2, 64), (3, 7)]
 

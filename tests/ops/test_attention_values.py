@@ -26,7 +26,7 @@ from tests.ops.support import (
     run,
 )
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(5)
 
 SHAPES = [(2, 64), (3, 7)]
 

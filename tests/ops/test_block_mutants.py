@@ -13,7 +13,7 @@ from gnn_backend.runtime import emulator as emulator_module
 from tests.ops.test_mutants import kernels, mutants_cache, mutate
 from tests.runtime.block_cases import GRAPHS, check, problem, reference, run, with_bias
 
-pytestmark = pytest.mark.sampled(6)
+pytestmark = pytest.mark.sampled(9)
 
 __all__ = ["kernels", "mutants_cache"]
 

@@ -15,7 +15,7 @@ from gnn_backend.profile import profile
 from tests.ops.operators import ALL_GRAPHS, DTYPES, check_edge_softmax, draw, softmax_oracle
 from tests.ops.support import edges_with_hubs
 
-pytestmark = [pytest.mark.usefixtures("unoptimised"), pytest.mark.sampled(3)]
+pytestmark = [pytest.mark.usefixtures("unoptimised"), pytest.mark.sampled(5)]
 EDGES, NUM_SRC, NUM_DST = edges_with_hubs()
 COUNT = EDGES.shape[1]
 

@@ -19,7 +19,7 @@ from tests.ops.operators import ALL_GRAPHS, DTYPES, OPS, SHAPES, check_gsddmm, d
 from tests.ops.strategies import broadcasting
 from tests.ops.support import edges_with_hubs
 
-pytestmark = [pytest.mark.usefixtures("unoptimised"), pytest.mark.sampled(3)]
+pytestmark = [pytest.mark.usefixtures("unoptimised"), pytest.mark.sampled(5)]
 EDGES, NUM_SRC, NUM_DST = edges_with_hubs()
 COUNTS = {"u": NUM_SRC, "v": NUM_DST, "e": EDGES.shape[1]}
 TARGETS = tuple(itertools.product("uve", repeat=2))

@@ -13,7 +13,7 @@ from tests.ops.family_checks import check, shaped
 from tests.ops.support import edges_with_hubs
 from tests.ops.test_mutants import kernels, mutants_cache, mutate  # noqa: F401 (fixtures)
 
-pytestmark = pytest.mark.sampled(4)
+pytestmark = pytest.mark.sampled(6)
 
 
 def everything() -> None:

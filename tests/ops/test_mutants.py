@@ -21,7 +21,7 @@ from gnn_backend.runtime import selection
 from tests.ops.scenarios import beside_a_masked_source, beside_an_overflow, with_ties
 from tests.ops.support import attention, check_problem, problem, reference, run
 
-pytestmark = pytest.mark.sampled(4)
+pytestmark = pytest.mark.sampled(6)
 
 #: What is forgotten: what stands in the sources (a regular expression), what the mutant has.
 MUTANTS = {

@@ -22,7 +22,7 @@ from gnn_backend.ops.projected_attention import Projection, projected_attention
 from gnn_backend.profile import profile
 from tests.ops.support import edges_with_hubs
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(5)
 
 HEADS, DIM, FEATURES = 2, 3, 5
 SLOPE = {"negative_slope": 0.2}

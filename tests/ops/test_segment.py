@@ -11,7 +11,7 @@ from gnn_backend.errors import InvalidArgument
 from gnn_backend.ops.segment import scatter_add, segment_reduce, segment_reduce_backward
 from tests.ops.operators import DTYPES, REDUCES, close, draw, reduced, winners
 
-pytestmark = [pytest.mark.usefixtures("unoptimised"), pytest.mark.sampled(3)]
+pytestmark = [pytest.mark.usefixtures("unoptimised"), pytest.mark.sampled(5)]
 LENGTHS = torch.tensor([0, 3, 1, 0, 70, 9, 8, 1, 0])
 OFFSETS = torch.cat([torch.zeros(1, dtype=torch.int64), LENGTHS.cumsum(0)])
 COUNT = int(OFFSETS[-1])

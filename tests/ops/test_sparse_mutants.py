@@ -27,7 +27,7 @@ from tests.ops.operators import (
 from tests.ops.support import edges_with_hubs
 from tests.ops.test_mutants import kernels, mutants_cache, mutate
 
-pytestmark = pytest.mark.sampled(4)
+pytestmark = pytest.mark.sampled(6)
 
 __all__ = ["kernels", "mutants_cache"]
 

@@ -18,7 +18,7 @@ from tests.ops.operators import ALL_GRAPHS, FAST, OPS, REDUCES, TABLE, check_gsp
 from tests.ops.strategies import broadcasting
 from tests.ops.support import edges_with_hubs
 
-pytestmark = [pytest.mark.usefixtures("unoptimised"), pytest.mark.sampled(3)]
+pytestmark = [pytest.mark.usefixtures("unoptimised"), pytest.mark.sampled(5)]
 EDGES, NUM_SRC, NUM_DST = edges_with_hubs()
 
 

@@ -14,7 +14,7 @@ from gnn_backend.runtime import gemm
 from tests.ops.test_mutants import kernels, mutants_cache, mutate
 from tests.ops.typed_products import check_gradient, check_product, problem
 
-pytestmark = pytest.mark.sampled(4)
+pytestmark = pytest.mark.sampled(6)
 
 __all__ = ["kernels", "mutants_cache"]
 

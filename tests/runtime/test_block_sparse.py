@@ -23,7 +23,7 @@ from tests.runtime.block_cases import (
     with_bias,
 )
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(5)
 
 
 @pytest.fixture(autouse=True)

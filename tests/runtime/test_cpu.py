@@ -22,7 +22,7 @@ from tests.runtime.cpu_cases import (
     with_64_bit_offsets,
 )
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(5)
 
 TOLERANCE = {
     torch.float64: 1e-12,

@@ -24,7 +24,7 @@ from tests.runtime.cpu_cases import (
     with_64_bit_offsets,
 )
 
-pytestmark = pytest.mark.sampled(6)
+pytestmark = pytest.mark.sampled(9)
 
 TOLERANCE = {torch.float64: 1e-11, torch.float32: 2e-5}
 LINEAR = ("sum", "square", "max", "min")

@@ -19,7 +19,7 @@ from tests.runtime.cpu_family import (
     twin_results,
 )
 
-pytestmark = pytest.mark.sampled(4)
+pytestmark = pytest.mark.sampled(6)
 
 ALL = {
     "gatv2": ("rows", "attention"),

@@ -19,7 +19,7 @@ from tests.adapters.dgl.helpers import KINDS, falls_back, make_graph
 from tests.adapters.pyg.helpers import normal
 
 #: Kernels and all arguments are for the grid; here what surrounds them is to be right.
-pytestmark = [pytest.mark.usefixtures("twin_engine"), pytest.mark.sampled(3)]
+pytestmark = [pytest.mark.usefixtures("twin_engine"), pytest.mark.sampled(5)]
 
 WIDTH, EDGE_WIDTH = 6, 3
 

@@ -84,7 +84,7 @@ def features(graph: Any, dtype: torch.dtype = torch.float32) -> list[Tensor]:
             for i, n in enumerate(graph.srctypes)]  # fmt: skip
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 @pytest.mark.usefixtures("twin_aggregation", "twin_engine")
 @pytest.mark.parametrize("c", COMBINATIONS, ids=name)
 def test_equals_stock(c: dict[str, Any]) -> None:

@@ -16,7 +16,7 @@ from tests.adapters.dgl.helpers import falls_back, make_graph
 from tests.adapters.grid.covering import pairwise
 from tests.adapters.pyg.helpers import normal
 
-pytestmark = [pytest.mark.usefixtures("twin_aggregation"), pytest.mark.sampled(4)]
+pytestmark = [pytest.mark.usefixtures("twin_aggregation"), pytest.mark.sampled(6)]
 
 CHOICES: dict[str, list[Any]] = {
     "graph": ["homogeneous", "batched"],

@@ -53,6 +53,7 @@ def kinds(count: int, types: int, ascending: bool = False) -> torch.Tensor:
     return found.sort().values if ascending else found
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.usefixtures("in_torch")
 @pytest.mark.parametrize("c", pairwise(RELATIONAL, lambda c: True), ids=name)
 def test_rel_graph_conv(c: dict[str, Any]) -> None:

@@ -17,7 +17,7 @@ from tests.adapters.pyg.aggregating import (
     identifier,
 )
 
-pytestmark = [pytest.mark.usefixtures("twin_aggregation"), pytest.mark.sampled(4)]
+pytestmark = [pytest.mark.usefixtures("twin_aggregation"), pytest.mark.sampled(6)]
 
 
 @pytest.mark.parametrize(("name", "c"), COMBINATIONS, ids=identifier)

@@ -65,7 +65,7 @@ def features(dtype: torch.dtype = torch.float32) -> list[Tensor]:
     return [normal(n, WIDTH, seed=i, dtype=dtype) for i, n in enumerate(SIZES.values())]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 @pytest.mark.usefixtures("twin_aggregation", "twin_engine")
 @pytest.mark.parametrize(
     "c", pairwise(CHOICES, lambda c: True), ids=lambda c: "-".join(map(str, c.values()))

@@ -86,6 +86,7 @@ class Both(torch.nn.Module):
         return torch.cat([out[0].flatten(), out[1][1].flatten()])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.usefixtures("in_torch")
 @pytest.mark.parametrize(
     "c", pairwise(ATTENTION, lambda c: not (c["dropout"] and c["mod"])), ids=name

@@ -10,7 +10,7 @@ from gnn_backend.errors import InvalidArgument
 from tests.adapters.torch_scatter import oracle
 from tests.adapters.torch_scatter.test_scatter import LAYOUTS, SHUFFLED, E, N, index_of, source
 
-pytestmark = pytest.mark.sampled(6)
+pytestmark = pytest.mark.sampled(9)
 
 FEW = ["list", "rows", "middle, each block its own", "each value its own", "last of two"]
 

@@ -13,7 +13,7 @@ from gnn_backend.errors import InvalidArgument
 from gnn_backend.profile import profile
 from tests.adapters.torch_scatter import oracle
 
-pytestmark = pytest.mark.sampled(6)
+pytestmark = pytest.mark.sampled(9)
 
 REDUCTIONS = ("sum", "mean", "mul", "max", "min")
 SORTED = torch.tensor([0, 0, 1, 1, 1, 1, 1, 1, 1, 3, 3, 4])

@@ -11,7 +11,7 @@ from gnn_backend.errors import InvalidArgument
 from tests.adapters.torch_scatter import oracle
 from tests.adapters.torch_scatter.test_scatter import source
 
-pytestmark = pytest.mark.sampled(6)
+pytestmark = pytest.mark.sampled(9)
 
 INDPTR = torch.tensor([0, 2, 2, 9, 11, 12])
 GAPS = torch.tensor([1, 3, 3, 8, 8, 10])  # values before, between and after belong to no segment

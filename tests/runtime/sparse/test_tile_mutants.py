@@ -15,7 +15,7 @@ from tests.ops.test_mutants import kernels, mutants_cache, mutate
 from tests.runtime.block_cases import GRAPHS
 from tests.runtime.sparse.sums import Sum, check_sum, close, run
 
-pytestmark = pytest.mark.sampled(6)
+pytestmark = pytest.mark.sampled(9)
 
 __all__ = ["kernels", "mutants_cache"]
 

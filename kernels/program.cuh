@@ -62,7 +62,7 @@ __device__ __forceinline__ float tanh_of(float x) {
 struct Softmax {
     float top, sum;
     __device__ __forceinline__ void clear() {
-        top = LOWEST;
+        top = lowest<float>();
         sum = 0.f;
     }
     // Raise the maximum, and give the factor of what was summed so far.

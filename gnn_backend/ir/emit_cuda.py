@@ -314,7 +314,7 @@ class _Writer:
     def _raise(self) -> None:
         """Raise the maxima to those of the elements in flight, and scale what was summed."""
         for logit in self.places.states:
-            self.add(f"float top{logit} = LOWEST;")
+            self.add(f"float top{logit} = lowest<float>();")
             self.each("u", "U")
             value = self.expression(logit)
             self.add(f"if (live[u]) top{logit} = fmaxf(top{logit}, {value});")

@@ -12,6 +12,7 @@ from gnn_backend.errors import Unsupported
 from gnn_backend.graph.relations import Relations
 from gnn_backend.ir.traversal import Traversal
 from gnn_backend.ops.reference import traversal as reference
+from gnn_backend.ops.softmax_attention import kernel_ready
 from gnn_backend.profile import note_choice
 from gnn_backend.runtime import launch
 
@@ -47,7 +48,8 @@ def traverse(
             raise Unsupported("dtype-float64", "the device kernels accumulate in float32")
         from gnn_backend.runtime.relational import device as kernels
 
-        return kernels.run(engine, traversal, relations, inputs, dtype)
+        ready = [kernel_ready(x) for x in inputs]  # a view may begin between two accesses
+        return kernels.run(engine, traversal, relations, ready, dtype)
     except Unsupported as missing:
         reason = missing.reason
         note_choice(lambda: f"traversal: plain torch, {reason}")

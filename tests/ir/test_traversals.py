@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import struct
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from gnn_backend import config
 from gnn_backend.graph.relations import Relations
-from gnn_backend.ir import emit_numba
+from gnn_backend.ir import emit_cuda, emit_numba
 from gnn_backend.ir import values as ir
 from gnn_backend.ir.domains import Domain
 from gnn_backend.ir.execute import Executable
@@ -21,6 +22,7 @@ from gnn_backend.ir.traversal import Reduction, Step, Store, Table, Traversal
 from gnn_backend.ir.values import Program
 from gnn_backend.ops.reference import traversal as reference
 from gnn_backend.ops.traversal import traverse
+from gnn_backend.runtime.device import DeviceEngine
 from gnn_backend.runtime.relational.device import unit_of
 from tests.ir import models
 
@@ -128,6 +130,49 @@ def test_masks_and_numbers_that_are_none(target: str) -> None:
     for a, b in zip(found, expected, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=4e-5, equal_nan=True)
     assert expected[4][1].isnan().all() and expected[3][1].isneginf().any()
+
+
+@pytest.mark.parametrize("target", ["numba", "emulator"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_rows_masked_with_the_lowest_number_have_equal_weights(
+    target: str, dtype: torch.dtype
+) -> None:
+    """Split rows and whole ones; -inf beside the lowest number weighs nothing."""
+    relations, traversal = models.graph(), several(2, 4)
+    given = tables(traversal, relations, dtype)
+    dst = relations.index(E, D)
+    assert dst is not None
+    given[2][(dst == 1) | (dst == 4)] = torch.finfo(dtype).min
+    given[2][(dst == 1).nonzero()[0]] = -torch.inf
+    given[1].zero_()  # logits are the masks alone
+    with config.override(cpu_target=target):
+        found = traverse(traversal, relations, given, dtype)
+    expected = reference.run(traversal, relations, [x.double() for x in given])
+    for n in (3, 4):  # lse and softmax
+        a, b = found[n][[1, 4]].double(), expected[n][[1, 4]]
+        torch.testing.assert_close(a, b, rtol=1e-2, atol=4e-2)
+    assert expected[4][[1, 4]].isfinite().all()
+
+
+def test_kernels_read_aligned_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A view that begins between two 16-byte accesses, which a GPU refuses to load."""
+    relations, traversal = models.graph(), CASES["several-2x4"]
+    given = tables(traversal, relations, torch.float32)
+    shape = given[0].shape
+    given[0] = torch.cat([torch.zeros(1), given[0].flatten()])[1:].view(shape)
+    assert given[0].is_contiguous() and given[0].data_ptr() % 16
+    seen: list[int] = []
+    launch = DeviceEngine.launch
+
+    def spy(self: DeviceEngine, unit: object, entry: str, grid: object, block: int, args: bytes):  # type: ignore[no-untyped-def]
+        names = [name for name, _ in emit_cuda.arguments(traversal)]
+        seen.append(struct.unpack(f"<{len(names)}q", args)[names.index("in0")])
+        launch(self, unit, entry, grid, block, args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(DeviceEngine, "launch", spy)
+    with config.override(cpu_target="emulator"):
+        check(traversal, relations, given)
+    assert seen and all(address % 16 == 0 for address in seen)
 
 
 @pytest.mark.parametrize("target", ["numba", "emulator"])

@@ -54,6 +54,8 @@ def run(
 ) -> list[Tensor]:  # fmt: skip
     """Run a traversal on the device of ``engine``; as :func:`gnn_backend.ops.traversal.traverse`.
 
+    Inputs are contiguous and aligned to 16 bytes.
+
     Raises
     ------
     Unsupported
@@ -137,8 +139,7 @@ class _Plan:
             for n, table in enumerate(t.outputs)
         ]  # fmt: skip
         values = dict(self.fixed)
-        held = [x.contiguous() for x in inputs]
-        values |= {f"in{n}": x.data_ptr() for n, x in enumerate(held)}
+        values |= {f"in{n}": x.data_ptr() for n, x in enumerate(inputs)}
         values |= {f"out{n}": x.data_ptr() for n, x in enumerate(out)}
         partial = None
         if self.splits is not None and self.splits.num_slots:

@@ -59,7 +59,8 @@ def source(traversal: Traversal, name: str, dtype: str, shape: Shape, block: int
     """
     flags = f"{str(shape.vector).lower()}, {str(shape.full).lower()}"
     layout = f"gnnb::Shape<{dtype}, {shape.lanes}, {shape.heads}, {shape.values}, {flags}>"
-    head = ['#include "program.cuh"', f"using Layout = {layout};", "namespace gnnb {"]
+    listing = [f"// {line}" for line in traversal.listing()]
+    head = [*listing, '#include "program.cuh"', f"using Layout = {layout};", "namespace gnnb {"]
     body = _Writer(traversal, in_flight(traversal, shape)).text()
     entries = [f"GNNB_ENTRY({name}, gnnb::Args, {block}, (gnnb::program<Layout>(args)))"]
     if traversal.rows is not None:

@@ -17,7 +17,10 @@ from gnn_backend.ir.accumulators import Accumulators, logit_of
 from gnn_backend.ir.domains import Domain
 from gnn_backend.ir.traversal import Step, Table, Traversal
 
-_HEAD = '''"""{title}"""
+_HEAD = '''"""{title}
+
+{listing}
+"""
 
 import math
 
@@ -115,7 +118,8 @@ def arguments(traversal: Traversal) -> list[tuple[str, Domain | int | None]]:
 def source(traversal: Traversal, variant: Variant) -> str:
     """The text of the module: ``forward``, and ``merge`` where rows are reduced."""
     title = "A map." if traversal.rows is None else "A traversal."
-    head = _HEAD.format(title=title, real=variant.real, offset=variant.offset)
+    listing = "\n".join(traversal.listing())
+    head = _HEAD.format(title=title, listing=listing, real=variant.real, offset=variant.offset)
     return head + _Writer(traversal, variant).text()
 
 

@@ -140,3 +140,32 @@ class Traversal:
         """Domains whose index it reads for every row; the row's own is its number."""
         used = {t.domain for t in self.inputs if self.by_row(t)} - {self.rows, Domain.PARAM}
         return tuple(d for d in Domain if d in used)
+
+    def listing(self) -> list[str]:
+        """The program, a line a value: the heading of generated code."""
+        by = "" if self.rows is None else f" by {self.rows.value}"
+        lines = [f"{self.elements.value}{by}, [{self.heads}, {self.dim}]"]
+        for number, step in enumerate(self.code):
+            of = " of the row" if step.per_row and step.op != "const" else ""
+            lines.append(
+                f"{self._name(number)} = {self._listed(step)} [{step.heads}, {step.dim}]{of}"
+            )
+        for reduction in self.reductions:
+            logit = f", {self._name(reduction.logit)}" if reduction.how == "softmax" else ""
+            value = f"{reduction.how}({self._name(reduction.value)}{logit})"
+            lines.append(f"out{reduction.table}[row] = {value}")
+        lines += [f"out{s.table}[element] = {self._name(s.value)}" for s in self.stores]
+        return lines
+
+    def _name(self, number: int) -> str:
+        return f"{'x' if self.code[number].dim > 1 else 's'}{number}"
+
+    def _listed(self, step: Step) -> str:
+        if step.op == "load":
+            return f"in{step.table}[{self.inputs[step.table].domain.value}]"
+        if step.op == "const":
+            return repr(step.value)
+        args = [self._name(a) for a in step.args]
+        if step.op in ("leaky_relu", "slope"):
+            args.append(repr(step.value))
+        return f"{step.op}({', '.join(args)})"

@@ -184,6 +184,16 @@ def test_same_bits(target: str) -> None:
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
 
+def test_text_begins_with_the_program() -> None:
+    lines = several(2, 4).listing()
+    assert lines[0] == "edge by destination, [2, 4]"
+    assert "s1 = in1[destination] [2, 1] of the row" in lines
+    assert "s4 = dot(x0, x3) [2, 1]" in lines
+    assert "out4[row] = softmax(x0, s6)" in lines and lines[-1] == "out5[element] = s6"
+    heading = unit_of(several(2, 4), "f32")[0].source.splitlines()[: len(lines)]
+    assert heading == [f"// {line}" for line in lines]
+
+
 def test_text_follows_from_the_traversal() -> None:
     first, second = generated("rgat"), generated("rgat")
     assert first == second

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any
 
 from torch import Tensor
-from torch_geometric.nn.conv import FastRGCNConv
 
 from gnn_backend.adapters.pyg.aggregating import call_reason, layer_reason
 from gnn_backend.adapters.pyg.message_passing import origins
@@ -40,7 +39,7 @@ def eligible(conv: Any, x: Any, edge_index: Any, edge_type: Any = None) -> str |
 
 def static_reason(conv: Any) -> str | None:
     """The part of :func:`eligible` that the layer alone decides."""
-    fast = isinstance(conv, FastRGCNConv)
+    fast = any(cls.__name__ == "FastRGCNConv" for cls in type(conv).__mro__)
     if fast and kind_of(conv.aggr_module) == "max":
         return "aggregation"  # which stock refuses
     methods = _FAST_METHODS if fast else _METHODS

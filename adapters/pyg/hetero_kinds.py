@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.nn.functional import normalize
-from torch_geometric.nn import GATConv, GATv2Conv, GCNConv, GraphConv, SAGEConv
 
 from gnn_backend.adapters.pyg import conv as gatv2
 from gnn_backend.adapters.pyg import gat, gcn, graph_conv, sage
@@ -28,7 +26,7 @@ REDUCTIONS = ("sum", "mean", "max", "min")
 
 def kind_of(conv: Any) -> Found:
     """The kind of a relation's layer, or the reason code for which it has none."""
-    found = _KINDS.get(type(conv))
+    found = _KINDS.get(_stock_name(conv))
     if found is None:
         return "relation-modules"
     static_reason, make = found
@@ -41,7 +39,13 @@ def kind_of(conv: Any) -> Found:
 
 def is_square(conv: Any) -> bool:
     """Whether a layer takes relations of a type with itself alone."""
-    return type(conv) is GCNConv
+    return _stock_name(conv) == "GCNConv"
+
+
+def _stock_name(conv: Any) -> str:
+    """Name of a layer's class if it is PyG's own, else nothing; PyG need not be there."""
+    cls = type(conv)
+    return cls.__qualname__ if cls.__module__.startswith("torch_geometric.nn.conv.") else ""
 
 
 def _shapes(*linears: Any) -> tuple[Any, ...] | None:
@@ -199,10 +203,10 @@ def _combined(convs: Sequence[Any], union: Union, rows: Rows, out: Tensor, x_dst
 
 
 _Static = Callable[[Any], "str | None"]
-_KINDS: dict[type[torch.nn.Module], tuple[_Static, Callable[[Any], Found]]] = {
-    GCNConv: (gcn.static_reason, _gcn_kind),
-    GraphConv: (graph_conv.static_reason, _graph_conv_kind),
-    SAGEConv: (sage.static_reason, _sage_kind),
-    GATConv: (gat.static_reason, _gat_kind),
-    GATv2Conv: (gatv2.static_reason, _gatv2_kind),
+_KINDS: dict[str, tuple[_Static, Callable[[Any], Found]]] = {
+    "GCNConv": (gcn.static_reason, _gcn_kind),
+    "GraphConv": (graph_conv.static_reason, _graph_conv_kind),
+    "SAGEConv": (sage.static_reason, _sage_kind),
+    "GATConv": (gat.static_reason, _gat_kind),
+    "GATv2Conv": (gatv2.static_reason, _gatv2_kind),
 }

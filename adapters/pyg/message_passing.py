@@ -91,7 +91,7 @@ def changed_reason(
         return "overridden-message"
     if conv.node_dim != node_dim:
         return "node-dim"
-    return aggregation(conv.aggr_module) or _transformed()
+    return aggregation(conv.aggr_module) or transformed_reason()
 
 
 def _hooked(conv: Any) -> bool:
@@ -153,7 +153,7 @@ def _sums(aggregation: type) -> bool:
     )
 
 
-def _transformed() -> str | None:
+def transformed_reason() -> str | None:
     """Reason code inside transformations that follow plain torch operators only."""
     if torch.compiler.is_compiling():  # an exported program must run without this package
         return "scripted" if getattr(torch.compiler, "is_exporting", bool)() else None

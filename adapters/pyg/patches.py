@@ -57,6 +57,23 @@ PATCHES = [
     _layer("rgcn_conv", "RGCNConv", "rgcn"),
     _layer("rgcn_conv", "FastRGCNConv", "rgcn"),
     _layer("rgat_conv", "RGATConv", "rgat"),
+    _layer("hgt_conv", "HGTConv", "hgt"),
+    layer_patch(
+        "pyg",
+        "torch_geometric.nn.dense.linear",
+        "HeteroLinear",
+        eligible=f"{_ADAPTERS}.hetero_linear:eligible",
+        fast=f"{_ADAPTERS}.hetero_linear:fast",
+        static=f"{_ADAPTERS}.hetero_linear:static_reason",
+    ),
+    layer_patch(
+        "pyg",
+        "torch_geometric.nn.dense.linear",
+        "HeteroDictLinear",
+        eligible=f"{_ADAPTERS}.hetero_linear:dict_eligible",
+        fast=f"{_ADAPTERS}.hetero_linear:dict_fast",
+        static=f"{_ADAPTERS}.hetero_linear:dict_static_reason",
+    ),
     layer_patch(
         "pyg",
         "torch_geometric.nn.conv.hetero_conv",

@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from gnn_backend.errors import invalid
 
@@ -82,7 +82,11 @@ class Config:
     residence_standin : bool
         Let the CPU stand in for CUDA where DGL graphs are made resident, so that every DGL graph
         made is; for tests only. ``GNN_BACKEND_RESIDENCE_STANDIN`` (0 or 1).
+    revision : int
+        Grows with every change, so that what was decided by these settings can be kept until then.
     """
+
+    revision: ClassVar[int]  # counted for each object, and no setting
 
     mode: str = "auto"
     cache_dir: Path = _home() / ".cache" / "gnn_backend"
@@ -99,6 +103,10 @@ class Config:
     emulator_lane_order: str = "forward"
     emulator_sanitize: bool = False
     residence_standin: bool = False
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+        self.__dict__["revision"] = self.__dict__.get("revision", 0) + 1
 
     def __post_init__(self) -> None:
         for name, choices in CHOICES.items():

@@ -136,12 +136,13 @@ def propagated(conv: Any, adjacency: ScaledAdjacency, x: Tensor) -> Tensor:
 
     Factors of nodes are those of an adjacency for sums and means alone.
     """
-    adjacency, x = _in_one_dtype(adjacency, x)
     graph, weight, src, dst = adjacency
+    if weight is None and src is None and dst is None:
+        return reduce_by(conv.aggr_module, graph, x)
+    adjacency, x = _in_one_dtype(adjacency, x)
+    _, weight, src, dst = adjacency
     if src is not None or dst is not None:
         return adjacency.times(x, reduce=str(kind_of(conv.aggr_module)))
-    if weight is None:
-        return reduce_by(conv.aggr_module, graph, x)
     return reduce_by(conv.aggr_module, graph, x, weight, "mul")
 
 
@@ -159,7 +160,12 @@ def _in_one_dtype(adjacency: ScaledAdjacency, x: Tensor) -> tuple[ScaledAdjacenc
 
 def is_of(adjacency: ScaledAdjacency, dtype: torch.dtype) -> bool:
     """Whether all that an adjacency holds is of a dtype."""
-    return all(tensor is None or tensor.dtype is dtype for tensor in adjacency[1:])
+    _, weight, src, dst = adjacency
+    return (
+        (weight is None or weight.dtype is dtype)
+        and (src is None or src.dtype is dtype)
+        and (dst is None or dst.dtype is dtype)
+    )
 
 
 def propagated_linear(

@@ -17,7 +17,7 @@ from gnn_backend.adapters.pyg.edges import num_edges
 from gnn_backend.adapters.pyg.message_passing import origins
 from gnn_backend.adapters.pyg.reductions import (
     aggregation_reason,
-    factors_of,
+    kept_factors,
     kind_of,
     reduce_with,
 )
@@ -144,7 +144,7 @@ def _updated(conv: Any, graph: Graph, x: Tensor, one_pass: Any) -> list[Tensor]:
         out = torch.cat([x, reduce_with(module, one_pass, lambda: degrees(graph, "dst"))], dim=-1)
         return [conv.post_nns[t](out[:, t]) for t in numbers]
     found = reduce_with(module.aggr, one_pass, lambda: degrees(graph, "dst"))
-    factors = factors_of(module, degrees(graph, "dst").to(found.dtype))
+    factors = kept_factors(module, graph, found.dtype)
     outs = []
     for t in numbers:
         update = first[t]
@@ -167,11 +167,17 @@ def _first_map(network: Any, x: Tensor) -> Projection | None:
 
 def _maps(conv: Any, edge_attr: Tensor | None) -> _Maps:
     """The towers' maps by what they are applied to; that of features behind the encoder's."""
-    weight = torch.stack([nn[0].weight for nn in conv.pre_nns])
-    bias = torch.stack([nn[0].bias for nn in conv.pre_nns])
+    linears = [nn[0] for nn in conv.pre_nns]
+    weight = _stacked([linear.weight for linear in linears])
+    bias = _stacked([linear.bias for linear in linears])
     width = conv.F_in
     dst, src = weight[..., :width], weight[..., width : 2 * width]
     if edge_attr is None:
         return _Maps(dst, src, None, bias)
     encoder, edge = conv.edge_encoder, weight[..., 2 * width :]
     return _Maps(dst, src, edge @ encoder.weight, bias + edge @ encoder.bias)
+
+
+def _stacked(tensors: list[Tensor]) -> Tensor:
+    """``torch.stack``, which copies even one."""
+    return tensors[0].unsqueeze(0) if len(tensors) == 1 else torch.stack(tensors)

@@ -7,13 +7,17 @@ it is fused as well, and one that does is not.
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
+from gnn_backend.adapters.stamps import is_untracked, stamp
 from gnn_backend.graph import Graph
 from gnn_backend.layers.degree_scaling import degree_scaled, scale_factors
+from gnn_backend.layers.normalization import degrees
 from gnn_backend.layers.projection import watched
 from gnn_backend.ops.aggregation import POWER_RANGE, aggregate
 from gnn_backend.patching import stock
@@ -140,6 +144,10 @@ def reduce_by(
     InvalidArgument
         Shapes or dtypes do not fit.
     """
+    kind = kind_of(module)
+    if kind in _SHARED:
+        out: Tensor = aggregate(graph, x, kind, edge=edge, message=message)
+        return out
 
     def one_pass(names: tuple[str, ...], temperature: Any, power: Any) -> tuple[Tensor, ...]:
         found: tuple[Tensor, ...] = aggregate(
@@ -153,7 +161,7 @@ def reduce_by(
 def reduce_with(
     module: Any,
     one_pass: Callable[[tuple[str, ...], Any, Any], tuple[Tensor, ...]],
-    degrees: Callable[[], Tensor],
+    counted: Callable[[], Tensor],
 ) -> Tensor:
     """Build a module's result from reductions, each of as few passes as possible.
 
@@ -162,7 +170,7 @@ def reduce_with(
     module : torch_geometric.nn.Aggregation
     one_pass : callable
         ``(names, temperature, power) -> results``, each [num_dst, *].
-    degrees : callable
+    counted : callable
         In-degrees [num_dst].
     """
     leaves = list(_leaves(module))
@@ -181,7 +189,7 @@ def reduce_with(
         power = chosen["powermean"].power if "powermean" in chosen else None
         found.append(dict(zip(names, one_pass(names, heat, power), strict=True)))
     results = iter([found[number][name] for number, name in places])
-    return _combined(module, results, degrees)
+    return _combined(module, results, counted)
 
 
 def _leaves(module: Any) -> Iterator[_Leaf]:
@@ -205,21 +213,46 @@ def _fits(chosen: dict[str, _Leaf], leaf: _Leaf) -> bool:
     return all(a is b or (not isinstance(a, Tensor) and a == b) for a, b in pairs)
 
 
-def _combined(module: Any, results: Iterator[Tensor], degrees: Callable[[], Tensor]) -> Tensor:
+def _combined(module: Any, results: Iterator[Tensor], counted: Callable[[], Tensor]) -> Tensor:
     kind = kind_of(module)
     if kind == "several":
-        parts = [_combined(part, results, degrees) for part in module.aggrs]
+        parts = [_combined(part, results, counted) for part in module.aggrs]
         combined: Tensor = module.combine(parts)
         return combined
     if kind != "scaled":
         return next(results)
-    out = _combined(module.aggr, results, degrees)
-    return degree_scaled(out, factors_of(module, degrees().to(out.dtype)))
+    out = _combined(module.aggr, results, counted)
+    return degree_scaled(out, factors_of(module, counted().to(out.dtype)))
+
+
+class _Factors(NamedTuple):
+    """Factors, and the means that they were made with, so that no other tensors take their place."""
+
+    means: tuple[Tensor, Tensor]
+    stamps: tuple[Any, Any]
+    table: Tensor
 
 
 def factors_of(module: Any, degree: Tensor) -> Tensor:
     """What the scalers of a ``DegreeScalerAggregation`` multiply rows with, [N, S]."""
     return scale_factors(degree, module.scaler, module.avg_deg_lin, module.avg_deg_log)
+
+
+def kept_factors(module: Any, graph: Graph, dtype: torch.dtype) -> Tensor:
+    """The same for a graph's in-degrees, kept with it where the means of degrees do not learn."""
+    means = module.avg_deg_lin, module.avg_deg_log
+    if any(mean.requires_grad or is_untracked(mean) for mean in means):
+        return factors_of(module, degrees(graph, "dst").to(dtype))
+    key = ("scale factors", tuple(module.scaler), dtype)
+    found: _Factors | None = graph.plans.get(key)
+    now = stamp(means[0]), stamp(means[1])
+    same = found is not None and all(map(operator.is_, found.means, means))
+    if found is None or not same or found.stamps != now:
+        # Tensors born in inference mode could not take part in a later training step.
+        with torch.inference_mode(False), torch.no_grad():
+            table = factors_of(module, degrees(graph, "dst").to(dtype))
+        found = graph.plans[key] = _Factors(means, now, table)
+    return found.table
 
 
 def is_channelwise(module: Any) -> bool:

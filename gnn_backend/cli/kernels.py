@@ -53,13 +53,13 @@ def kernels(
 def every_unit() -> list[Unit]:
     """All of attention, typed linears and the yardstick; the sparse operators' fast ones."""
     from gnn_backend.bench import yardstick
-    from gnn_backend.runtime import block_units, gemm_units
+    from gnn_backend.runtime import block_units, gemm_units, stacking
     from gnn_backend.runtime.instances import all_units
     from gnn_backend.runtime.sparse import aggregation_instances
     from gnn_backend.runtime.sparse.instances import fast_units
 
     sparse = [*fast_units(), *aggregation_instances.fast_units()]
-    products = [*block_units.all_units(), *gemm_units.all_units()]
+    products = [*block_units.all_units(), *gemm_units.all_units(), *stacking.all_units()]
     return [*all_units(), *products, *sparse, *yardstick.all_units()]
 
 

@@ -19,7 +19,7 @@ from gnn_backend.errors import invalid
 from gnn_backend.graph import Graph
 from gnn_backend.ops.attention_checks import check_graph
 from gnn_backend.ops.operands import check_same_dtype, check_table, choice
-from gnn_backend.ops.reduced_messages import reduce_messages
+from gnn_backend.ops.reduced_messages import reduce_messages, with_heads
 from gnn_backend.ops.reference.aggregation import Rules
 from gnn_backend.runtime.aggregation import Message
 
@@ -101,27 +101,39 @@ def aggregate(
     choice("nan", nan, ("propagate", "skip"))
     table = check_table("x", x, graph.num_src, graph.device)
     given = _checked_edge(graph, table, edge, message)
-    tail = tuple(table.shape[1:])
     heat = _number("temperature", temperature, table)
     exponent = _number("power", power, table)
     rules = Rules(ties == "first", nan == "propagate", heat)
-    heads = 1
-    if given is not None and given.dim() < table.dim():
-        heads = math.prod(tail[: given.dim() - 1])
-    shaped = Message(message, _three(table, heads), _edge_as(given, table, heads))
-    plain = isinstance(exponent, float) and exponent == 1.0
+    shaped = Message(message, table, given)
+    flat = table.dim() in (2, 3)
+    if not flat:
+        heads = 1
+        if given is not None and given.dim() < table.dim():
+            heads = math.prod(table.shape[1 : given.dim()])
+        shaped = Message(message, _three(table, heads), _edge_as(given, table, heads))
+    if len(names) == 1 and names[0] != "powermean":
+        out = tuple(reduce_messages(graph, shaped, names, rules).values())
+    else:
+        out = _several(graph, shaped, names, rules, exponent)
+    if not flat:
+        out = tuple(value.reshape(graph.num_dst, *table.shape[1:]) for value in out)
+    return out[0] if isinstance(reduce, str) else out
+
+
+def _several(
+    graph: Graph, message: Message, names: tuple[str, ...], rules: Rules, power: Tensor | float
+) -> tuple[Tensor, ...]:
+    """Reductions that may be named twice, power means among them."""
+    plain = isinstance(power, float) and power == 1.0
     own = {"powermean": "mean" if plain else ""}
     wanted = tuple(dict.fromkeys(n for n in (own.get(n, n) for n in names) if n))
-    found = reduce_messages(graph, shaped, wanted, rules) if wanted else {}
-    results = [
-        _powermean(graph, shaped, exponent)
+    found = reduce_messages(graph, message, wanted, rules) if wanted else {}
+    return tuple(
+        _powermean(graph, message, power)
         if name == "powermean" and not plain
         else found[own.get(name, name)]
         for name in names
-    ]
-    shape = (graph.num_dst, *tail)
-    out = tuple(value.reshape(shape) for value in results)
-    return out[0] if isinstance(reduce, str) else out
+    )
 
 
 def spmm(
@@ -217,16 +229,16 @@ def _number(name: str, value: Tensor | float | None, x: Tensor) -> Tensor | floa
 
 def _powermean(graph: Graph, message: Message, power: Tensor | float) -> Tensor:
     """Power mean of clamped messages; ``copy`` is raised node by node."""
-    dtype = message.x.dtype
+    dtype, shape = message.x.dtype, (graph.num_dst, *message.x.shape[1:])
     if message.kind != "copy":  # raised edge by edge, so that each edge has a row of its own
-        message = _edge_rows(graph, message)
+        message = _edge_rows(graph, with_heads(message))
         graph = _own_rows(graph)
     p = power
     if isinstance(p, Tensor):
-        p = p.view(1, 1, 1) if p.numel() == 1 else p.view(1, *message.x.shape[1:])
+        p = p.view(()) if p.numel() == 1 else p.view(message.x.shape[1:])
     raised = message.x.clamp(*POWER_RANGE).pow(p).to(dtype)
     mean = reduce_messages(graph, Message("copy", raised, None), ("mean",), Rules())["mean"]
-    return mean.clamp(*POWER_RANGE).pow(1.0 / p).to(dtype)
+    return mean.clamp(*POWER_RANGE).pow(1.0 / p).to(dtype).view(shape)
 
 
 def _edge_rows(graph: Graph, message: Message) -> Message:

@@ -25,28 +25,26 @@ PARTS = {"mean": ("sum",), "var": ("sum", "square"), "std": ("sum", "square")}
 
 
 class _Call(NamedTuple):
-    """What a call has beside its tensors."""
+    """What calls have in common, beside their tensors."""
 
     graph: Graph
     kind: str
     wanted: tuple[str, ...]
     rules: Rules  # a temperature that is a tensor is not in here
     engine: AggregationEngine
-    save: bool
-
-    @property
-    def finishes(self) -> bool:
-        """Whether the engine works from and to the operands' dtype."""
-        return hasattr(self.engine, "reductions")
-
-    @property
-    def flags(self) -> dict[str, bool]:
-        return {"first": self.rules.first, "nan_wins": self.rules.nan_wins}
+    finishes: bool  # whether the engine works from and to the operands' dtype
+    flags: dict[str, bool]
 
     def temperature(self, given: Tensor | None) -> Tensor | float | None:
         if "softmax" not in self.wanted:
             return None
         return self.rules.temperature if given is None else given
+
+    def run(self, x: Tensor, edge: Tensor | None, heat: Tensor | None, save: bool) -> Forward:
+        return self.engine.aggregate_forward(
+            self.graph, _ready(self, x, edge), self.wanted, **self.flags,
+            temperature=self.temperature(heat), save=save,
+        )  # fmt: skip
 
 
 def reduce_messages(
@@ -65,32 +63,64 @@ def reduce_messages(
 
     Returns
     -------
-    dict of str to Tensor [num_dst, H, D]
-        In the operands' dtype.
+    dict of str to Tensor [num_dst, *]
+        In the operands' dtype and the trailing shape of ``message.x``.
     """
     x, dtype = message.x, message.x.dtype
-    size = graph.num_edges * graph.num_dst * x.shape[1] * x.shape[2]
-    try:
-        engine = aggregation_engine(x.device, dtype) if size else None
-    except Unsupported as missing:
-        reason = missing.reason
-        note_choice(lambda: f"aggregation: plain torch, {reason}")
-        engine = None
+    engine = None
+    if graph.num_edges and graph.num_dst and x.numel():
+        try:
+            engine = aggregation_engine(x.device, dtype)
+        except Unsupported as missing:
+            reason = missing.reason
+            note_choice(lambda: f"aggregation: plain torch, {reason}")
     if engine is None:
-        found = reference.aggregate(graph, message, names, rules)
-        return {name: value.to(dtype) for name, value in found.items()}
-    known: frozenset[str] = getattr(engine, "reductions", PRIMITIVES)
-    parts = [[name] if name in known else PARTS[name] for name in names]
-    wanted = tuple(dict.fromkeys(part for some in parts for part in some))
-    given = rules.temperature
-    heat = given if isinstance(given, Tensor) and "softmax" in wanted else None
-    fixed = rules._replace(temperature=1.0) if isinstance(given, Tensor) else rules
-    tensors = (x, message.edge, heat)
-    save = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
-    graph = arranged(graph, x, x[:1].numel())
-    call = _Call(graph, message.kind, wanted, fixed, engine, save)
-    values = dict(zip(wanted, _Reduction.apply(call, *tensors), strict=True))
-    return {name: _finished(name, values, graph).to(dtype) for name in names}
+        shaped = with_heads(message)
+        found = reference.aggregate(graph, shaped, names, rules)
+        shape = (graph.num_dst, *x.shape[1:])
+        return {name: value.to(dtype).view(shape) for name, value in found.items()}
+    known: frozenset[str] | None = getattr(engine, "reductions", None)
+    if known is not None and known.issuperset(names):
+        wanted = names
+    else:
+        parts = [[name] if name in (known or PRIMITIVES) else PARTS[name] for name in names]
+        wanted = tuple(dict.fromkeys(part for some in parts for part in some))
+    given, heat = rules.temperature, None
+    if isinstance(given, Tensor):
+        heat = given if "softmax" in wanted else None
+        rules = rules._replace(temperature=1.0)
+    if known is None:
+        message = with_heads(message)
+    graph = arranged(graph, x, x.shape[1:].numel())
+    flags = {"first": rules.first, "nan_wins": rules.nan_wins}
+    call = _Call(graph, message.kind, wanted, rules, engine, known is not None, flags)
+    values = _values(call, message.x, message.edge, heat)
+    if known is not None and wanted is names:
+        return values
+    shape = (graph.num_dst, *x.shape[1:])
+    return {name: _finished(name, values, graph).to(dtype).view(shape) for name in names}
+
+
+def with_heads(message: Message) -> Message:
+    """The same with rows of two dimensions."""
+    kind, x, edge = message
+    if x.dim() == 3:
+        return message
+    if edge is not None and edge.dim() > 1:
+        edge = edge.unsqueeze(1)
+    return Message(kind, x.unsqueeze(1), edge)
+
+
+def _values(
+    call: _Call, x: Tensor, edge: Tensor | None, heat: Tensor | None
+) -> dict[str, Tensor]:  # fmt: skip
+    """What the engine gives, through autograd where that may want to know of it."""
+    tensors = (x, edge, heat)
+    recorded = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+    forward_mode = torch.autograd.forward_ad._current_level >= 0
+    if recorded or forward_mode or torch._C._functorch.peek_interpreter_stack() is not None:
+        return dict(zip(call.wanted, _Reduction.apply(call, *tensors), strict=True))
+    return call.run(x, edge, heat, save=False).values
 
 
 def _finished(name: str, values: dict[str, Tensor], graph: Graph) -> Tensor:
@@ -111,11 +141,7 @@ class _Reduction(torch.autograd.Function):
     def forward(
         ctx: Any, call: _Call, x: Tensor, edge: Tensor | None, temperature: Tensor | None
     ) -> tuple[Tensor, ...]:
-        message = _ready(call, x, edge)
-        values, saved = call.engine.aggregate_forward(
-            call.graph, message, call.wanted, **call.flags,
-            temperature=call.temperature(temperature), save=call.save,
-        )  # fmt: skip
+        values, saved = call.run(x, edge, temperature, True)
         ctx.call, ctx.names = call, tuple(saved)
         ctx.set_materialize_grads(False)  # an unused result costs nothing
         results = tuple(values[name] for name in call.wanted)
@@ -138,13 +164,18 @@ class _Reduction(torch.autograd.Function):
         values = dict(zip(call.wanted, rest[:count], strict=True))
         saved = dict(zip(ctx.names, rest[count:], strict=True))
         wide = x.dtype if call.finishes else accumulator(x.dtype)
-        ready = {name: kernel_ready(grad.to(wide)) for name, grad in given.items()}
+        ready = {name: kernel_ready(_as(wide, grad)) for name, grad in given.items()}
         found = call.engine.aggregate_backward(
             call.graph, _ready(call, x, edge), Forward(values, saved), ready, **call.flags,
             temperature=call.temperature(temperature), needs_x=needs[0], needs_edge=needs[1],
         )  # fmt: skip
         pairs = zip(found, (x, edge, temperature), needs, strict=True)
-        return (None, *(g.to(t.dtype) if n and g is not None else None for g, t, n in pairs))
+        return (None, *(_as(t.dtype, g) if n and g is not None else None for g, t, n in pairs))
+
+
+def _as(dtype: torch.dtype, tensor: Tensor) -> Tensor:
+    """``Tensor.to``, which takes two microseconds to find that there is nothing to do."""
+    return tensor if tensor.dtype is dtype else tensor.to(dtype)
 
 
 def _ready(call: _Call, x: Tensor, edge: Tensor | None) -> Message:
@@ -162,12 +193,13 @@ def _twin_gradients(
     x, edge, temperature = (None if t is None else t.view_as(t) for t in operands)
     assert x is not None
     rules = call.rules if temperature is None else call.rules._replace(temperature=temperature)
-    found = reference.aggregate(call.graph, Message(call.kind, x, edge), tuple(grads), rules)
+    message = with_heads(Message(call.kind, x, edge))
+    found = reference.aggregate(call.graph, message, tuple(grads), rules)
     pairs = zip((x, edge, temperature), needs, strict=True)
     inputs = [t for t, need in pairs if need and t is not None]
     got = iter(torch.autograd.grad(
         [found[name] for name in grads], inputs,
-        [grad.to(found[name].dtype) for name, grad in grads.items()],
+        [grad.to(found[name].dtype).view_as(found[name]) for name, grad in grads.items()],
         create_graph=True, allow_unused=True,
     ))  # fmt: skip
     return tuple(next(got) if need else None for need in needs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 
@@ -14,9 +15,9 @@ class Message(NamedTuple):
     ----------
     kind : {"copy", "mul", "add", "add_relu"}
         ``x``, ``x * edge``, ``x + edge``, ``relu(x + edge)``.
-    x : Tensor [num_src, H, D]
+    x : Tensor [num_src, H, D], or [num_src, D] of one head
         Contiguous.
-    edge : Tensor [E], [E, H] or [E, H, D], or None
+    edge : Tensor [E], [E, H] or one in the trailing shape of ``x``, or None
         Contiguous, in the caller's edge order; None for ``copy``.
     """
 
@@ -24,13 +25,24 @@ class Message(NamedTuple):
     x: Tensor
     edge: Tensor | None
 
+    @property
+    def tails(self) -> tuple[torch.Size, torch.Size | None]:
+        """The trailing shapes of both."""
+        return self.x.shape[1:], None if self.edge is None else self.edge.shape[1:]
+
+    @property
+    def heads(self) -> tuple[int, int]:
+        """Heads of a row, and columns of a head."""
+        *heads, dim = self.x.shape[1:]
+        return (heads[0], dim) if heads else (1, dim)
+
 
 class Forward(NamedTuple):
     """Results of a forward pass.
 
     Attributes
     ----------
-    values : dict of str to Tensor [num_dst, H, D]
+    values : dict of str to Tensor [num_dst, H, D], or [num_dst, D] as ``x`` has it
         By primitive. Sums in the accumulator's dtype (float32 for 16 bits), max and min in that
         of ``x``.
     saved : dict of str to Tensor

@@ -108,6 +108,13 @@ def _device_engine(device: torch.device) -> DeviceEngine:
     return DeviceEngine(device)
 
 
+@lru_cache(maxsize=64)
+def _device_aggregation(engine: DeviceEngine) -> AggregationEngine:
+    from gnn_backend.runtime.sparse.aggregation import DeviceAggregation
+
+    return DeviceAggregation(engine)
+
+
 def engine_for(device: torch.device, dtype: torch.dtype) -> Engine:
     """The engine for tensors of ``dtype`` on ``device``.
 
@@ -223,7 +230,4 @@ def aggregation_engine(device: torch.device, dtype: torch.dtype) -> AggregationE
         from gnn_backend.runtime import cpu_aggregation
 
         return cpu_aggregation
-    engine = sparse_engine(device, dtype)
-    from gnn_backend.runtime.sparse.aggregation import DeviceAggregation
-
-    return DeviceAggregation(engine)
+    return _device_aggregation(sparse_engine(device, dtype))

@@ -12,6 +12,7 @@ from gnn_backend.graph import Graph
 from gnn_backend.ir.domains import Domain
 from gnn_backend.layers.hetero.union import Rows, Union
 from gnn_backend.ops.aggregation import aggregate
+from gnn_backend.ops.stacking import stack
 from gnn_backend.ops.typed_linear import Bounds, typed_linear, typed_weight_grad
 
 NODES = {Domain.SRC_PAIR: Domain.SRC, Domain.DST_PAIR: Domain.DST}
@@ -126,7 +127,7 @@ def mixed(rows: Rows, parameters: Tensor) -> Tensor:
 
 def stacked(tensors: Sequence[Tensor], *, transposed: bool = False) -> Tensor:
     """One buffer of the relations' parameters; their gradients are views of one."""
-    out = torch.stack(list(tensors))
+    out = stack(tensors)
     return out.transpose(1, 2) if transposed else out
 
 

@@ -128,19 +128,26 @@ class DeviceAggregation:
         names: tuple[str, ...], run: Callable[[Any], Any],
     ) -> Any:  # fmt: skip
         """Run a pass over the rows of ``direction`` at the task length that is chosen for it."""
-        _, heads, dim = message.x.shape
-        values = 0 if message.edge is None else message.edge.shape[1:].numel()
-        family = selection.family_of(names, values)
-        if family in selection.LINEAR:  # of messages that are not linear in the rows
-            family = "several"
-        form = selection.Form(family, ", ".join(names), message.x.dtype, heads, dim, values)
+        key = ("pass", kind, message.kind, flags, names, message.x.dtype, *message.tails)
+        found: selection.Settled[Any] | None = graph.plans.get(key)
+        if found is None or not found.holds():
+            (heads, dim), (_, tail) = message.heads, message.tails
+            values = 0 if tail is None else tail.numel()
+            family = selection.family_of(names, values)
+            if family in selection.LINEAR:  # of messages that are not linear in the rows
+                family = "several"
+            form = selection.Form(family, ", ".join(names), message.x.dtype, heads, dim, values)
 
-        def at(choice: selection.Choice) -> Any:
-            return run(_plan(kind, graph, direction, message, flags, choice.chunk))
+            def plan(choice: selection.Choice) -> Any:
+                return _plan(kind, graph, direction, message, flags, choice.chunk)
 
-        choice = selection.choose(self.engine, graph, direction, form, at)
-        note_choice(lambda: choice.describe(form, direction))
-        return at(choice)
+            choice = selection.choose(
+                self.engine, graph, direction, form, lambda choice: run(plan(choice))
+            )
+            found = selection.Settled(plan(choice), choice, form, direction)
+            found.keep(graph, key)
+        note_choice(found.describe)
+        return run(found.run)
 
 
 def _plan(
@@ -148,9 +155,8 @@ def _plan(
     chunk: int | None,
 ) -> Any:  # fmt: skip
     """The plan of such calls, kept with the graph."""
-    x, edge = message.x, message.edge
-    tail = None if edge is None else tuple(edge.shape[1:])
-    key = (kind, message.kind, flags, x.dtype, tuple(x.shape[1:]), tail, chunk)
+    x = message.x
+    key = (kind, message.kind, flags, x.dtype, *message.tails, chunk)
     found = graph.plans.get(key)
     if found is None:
         rows = rows_of(graph, direction, x.shape[1:].numel() * x.element_size(), chunk)
@@ -186,13 +192,13 @@ def _heat(temperature: Tensor | float | None, x: Tensor) -> Tensor | None:
     return torch.full((1,), temperature, dtype=wide, device=x.device)
 
 
-def _degrees(graph: Graph, dtype: torch.dtype) -> Tensor:
-    """In-degrees, at least 1, [num_dst, 1, 1]."""
-    key = ("degrees", dtype)
+def _degrees(graph: Graph, dtype: torch.dtype, dims: int) -> Tensor:
+    """In-degrees, at least 1, [num_dst, 1, ...] with ``dims`` dimensions."""
+    key = ("degrees", dtype, dims)
     found = graph.plans.get(key)
     if found is None:
         counts = graph.by_dst.indptr.diff().clamp(min=1).to(dtype)
-        found = graph.plans[key] = counts.view(-1, 1, 1)
+        found = graph.plans[key] = counts.view(-1, *(1,) * (dims - 1))
     return found  # type: ignore[no-any-return]
 
 
@@ -201,14 +207,14 @@ def _of_sum(graph: Graph, grads: dict[str, Tensor], dtype: torch.dtype) -> Tenso
     if "mean" not in grads:
         return grads["sum"]
     wide = torch.promote_types(dtype, torch.float32)
-    grad = grads["mean"] / _degrees(graph, wide)
+    grad = grads["mean"] / _degrees(graph, wide, grads["mean"].dim())
     return (grad + grads["sum"] if "sum" in grads else grad).to(dtype)
 
 
 def gradient_tables(
     graph: Graph, forward: Forward, grads: dict[str, Tensor], *, first: bool
 ) -> dict[str, Tensor]:
-    """What backward gathers: keys of ``aggregation_plans.TABLES``, each [num_dst, H, D]."""
+    """What backward gathers: keys of ``aggregation_plans.TABLES``, each [num_dst, *]."""
     values, saved = forward
     tables: dict[str, Tensor] = {}
     like = next(iter(grads.values()))
@@ -238,7 +244,7 @@ def _polynomial(
     gathers.
     """
     linear = quadratic = None
-    degrees = _degrees(graph, wide)
+    degrees = _degrees(graph, wide, next(iter(grads.values())).dim())
     if "mean" in grads:
         linear = grads["mean"] / degrees
     if "sum" in grads:

@@ -42,15 +42,14 @@ BACKWARD_ARGS = struct.Struct("<28q")  # AggregateBackwardArgs in kernels/aggreg
 
 def edge_operand(message: Message) -> tuple[Operand, int]:
     """How the edges' values are read, and the columns that share one."""
-    _, heads, dim = message.x.shape
-    edge = message.edge
+    width, edge = message.x.shape[1:].numel(), message.edge
     if edge is None:
         return Operand(), 1
     per_edge = edge.shape[1:].numel()
     size = per_edge * edge.element_size()
-    if per_edge == heads * dim:
+    if per_edge == width:
         return Operand("row", size), 1
-    return Operand("head", size), heads * dim // per_edge
+    return Operand("head", size), width // per_edge
 
 
 def _row(message: Message) -> Operand:

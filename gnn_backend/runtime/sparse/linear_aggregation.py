@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Protocol
+
 import torch
 from torch import Tensor
 
@@ -14,11 +17,19 @@ from gnn_backend.runtime.sparse import cusparse, sddmm, selection, spmm, tile_su
 from gnn_backend.runtime.sparse.aggregation_plans import edge_operand
 from gnn_backend.runtime.sparse.model import CUSPARSE, TILES
 from gnn_backend.runtime.sparse.rows import rows_of
-from gnn_backend.runtime.sparse.selection import Choice
+from gnn_backend.runtime.sparse.selection import Choice, Settled
 from gnn_backend.runtime.sparse.spmm import Operand
 
 #: Messages whose sums are linear in the sources' rows.
 OPERATORS = {"copy": "copy_lhs", "mul": "mul", "add": "add"}
+
+
+class _Way(Protocol):
+    """A pass as it was chosen; it holds no graph, as graphs hold it."""
+
+    def __call__(
+        self, engine: DeviceEngine, graph: Graph, x: Tensor, edge: Tensor | None
+    ) -> Tensor: ...  # fmt: skip
 
 
 def reduced(
@@ -26,60 +37,97 @@ def reduced(
 ) -> Tensor:
     """Sum or mean of messages over the rows of ``direction``, in the operands' dtype.
 
-    ``message.x`` [nodes at the other end, H, D].
+    ``message.x`` [nodes at the other end, *], the result [rows, *].
     """
-    table, edge = message.x, message.edge
-    if message.kind == "add":
-        return _over_rows(engine, graph, direction, reduce, message, None)
-    _, heads, dim = table.shape
-    values = 0 if edge is None else edge.shape[1:].numel()
-    family = selection.family_of((reduce,), values)
-    form = selection.Form(family, reduce, table.dtype, heads, dim, values)
+    kind, x, edge = message
+    key = ("reduced", direction, reduce, kind, x.dtype, *message.tails)
+    found: Settled[_Way] | None = graph.plans.get(key)
+    if found is None or not found.holds():
+        found = _settled(engine, graph, direction, reduce, message)
+        found.keep(graph, key)
+    note_choice(found.describe)
+    return found.run(engine, graph, x, edge)
 
-    def run(choice: Choice) -> Tensor:
+
+def _settled(
+    engine: DeviceEngine, graph: Graph, direction: Direction, reduce: str, message: Message
+) -> Settled[_Way]:
+    """The choice for a pass, and the pass as chosen."""
+    (heads, dim), (_, tail) = message.heads, message.tails
+    values = 0 if tail is None else tail.numel()
+    form = selection.Form(
+        selection.family_of((reduce,), values), reduce, message.x.dtype, heads, dim, values
+    )
+    if message.kind == "add":
+        over_rows = _over_rows(graph, direction, reduce, message, None)
+        return Settled(over_rows, None, form, direction)
+
+    def way(choice: Choice) -> _Way:
         mean = reduce == "mean"
         if choice.path == CUSPARSE:
-            weights = None if edge is None else edge.view(-1)
-            flat = table.view(-1, heads * dim)
-            out = cusparse.product(graph, direction, flat, weights, mean=mean)
-            return out.view(-1, heads, dim)
+            return partial(_by_cusparse, direction=direction, mean=mean)
         if choice.path == TILES:
-            return tile_sums.tile_sum(engine, graph, direction, table, edge, mean=mean)
-        return _over_rows(engine, graph, direction, reduce, message, choice.chunk)
+            return partial(_over_tiles, direction=direction, mean=mean, heads=heads)
+        return _over_rows(graph, direction, reduce, message, choice.chunk)
+
+    def run(choice: Choice) -> Tensor:
+        return way(choice)(engine, graph, message.x, message.edge)
 
     choice = selection.choose(engine, graph, direction, form, run)
-    note_choice(lambda: choice.describe(form, direction))
-    return run(choice)
+    return Settled(way(choice), choice, form, direction)
 
 
 def backward_x(engine: DeviceEngine, graph: Graph, message: Message, grad: Tensor) -> Tensor:
-    """Gradient of the sources' rows from that of the sum [num_dst, H, D]."""
-    if message.kind == "mul":
-        return reduced(engine, graph, "src", "sum", message._replace(x=grad))
-    return reduced(engine, graph, "src", "sum", Message("copy", grad, None))
+    """Gradient of the sources' rows from that of the sum [num_dst, *]."""
+    edge = message.edge if message.kind == "mul" else None
+    kind = "copy" if edge is None else "mul"
+    return reduced(engine, graph, "src", "sum", Message(kind, grad, edge))
+
+
+def _by_cusparse(
+    engine: DeviceEngine, graph: Graph, x: Tensor, edge: Tensor | None, *, direction: Direction,
+    mean: bool,
+) -> Tensor:  # fmt: skip
+    weights = None if edge is None else edge.view(-1)
+    out = cusparse.product(graph, direction, x.flatten(1), weights, mean=mean)
+    return out.view(-1, *x.shape[1:])
+
+
+def _over_tiles(
+    engine: DeviceEngine, graph: Graph, x: Tensor, edge: Tensor | None, *, direction: Direction,
+    mean: bool, heads: int,
+) -> Tensor:  # fmt: skip
+    table = x.view(x.shape[0], heads, -1)
+    out = tile_sums.tile_sum(engine, graph, direction, table, edge, mean=mean)
+    return out.view(-1, *x.shape[1:])
 
 
 def _over_rows(
-    engine: DeviceEngine, graph: Graph, direction: Direction, reduce: str, message: Message,
-    chunk: int | None,
-) -> Tensor:  # fmt: skip
-    table, edge = message.x, message.edge
-    op, (_, heads, dim) = OPERATORS[message.kind], table.shape
+    graph: Graph, direction: Direction, reduce: str, message: Message, chunk: int | None
+) -> _Way:
+    kind, table, _ = message
+    op, width = OPERATORS[kind], table.shape[1:].numel()
     rhs, shared = edge_operand(message)
-    key = ("linear", direction, op, reduce, table.dtype, heads, dim, rhs.access, shared, chunk)
-    plan = graph.plans.get(key)
+    key = ("linear", direction, op, reduce, table.dtype, width, rhs.access, shared, chunk)
+    plan: spmm.Plan | None = graph.plans.get(key)
     if plan is None:
         lhs = _row(table)
         rows = rows_of(graph, direction, max(lhs.row_bytes, rhs.row_bytes), chunk)
         plan = graph.plans[key] = spmm.Plan(
-            rows, op, reduce, table.dtype, lhs, rhs, heads * dim, shared, False
+            rows, op, reduce, table.dtype, lhs, rhs, width, shared, False
         )
-    out: Tensor = plan.run(engine, table, edge).out
-    return out.view(-1, heads, dim)
+    launch, num_rows = plan.launch, plan.rows.num_rows
+
+    def run(engine: DeviceEngine, graph: Graph, x: Tensor, edge: Tensor | None) -> Tensor:
+        out = x.new_empty((num_rows, *x.shape[1:]))
+        launch(engine, x, edge, spmm.Result(out))
+        return out
+
+    return run
 
 
 def backward_edge(engine: DeviceEngine, graph: Graph, message: Message, grad: Tensor) -> Tensor:
-    """Gradient of the edges' values from that of the sum [num_dst, H, D]."""
+    """Gradient of the edges' values from that of the sum [num_dst, *]."""
     assert message.edge is not None
     x, shape = message.x, message.edge.shape
     operand, shared = edge_operand(message)

@@ -13,7 +13,7 @@ edges alone; where tiles could win, also an estimate of their number (one device
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import torch
 
@@ -28,6 +28,7 @@ from gnn_backend.runtime.sparse.model import CUSPARSE, ROWS, TILES, Work
 if TYPE_CHECKING:
     from gnn_backend.runtime.device import DeviceEngine
 
+Run = TypeVar("Run")
 LINEAR = ("sum", "weighted")  # families that have more paths than rows
 _CODES = {TILES: 2}  # beside task lengths, in what is remembered on disk
 
@@ -75,6 +76,45 @@ class Choice(NamedTuple):
         weighted = " weighted" if form.values_an_edge else ""
         side = "" if direction == "dst" else " by source"
         return f"{form.reduce}{weighted}{side}: {way} ({self.why})"
+
+
+class Settled(Generic[Run]):
+    """A pass as it was chosen, which later calls of its form take while the settings last.
+
+    Parameters
+    ----------
+    run : object
+        What computes it. It must not hold the graph, which holds it.
+    choice : Choice or None
+        None where there was none.
+    form : Form
+    direction : {"dst", "src"}
+    """
+
+    __slots__ = ("_choice", "_direction", "_form", "_revision", "_tf32", "run")
+
+    def __init__(self, run: Run, choice: Choice | None, form: Form, direction: Direction) -> None:
+        self.run = run
+        self._choice, self._form, self._direction = choice, form, direction
+        self._revision = get_config().revision
+        self._tf32 = block_sparse.allows_tf32() if _asks_tf32(form) else None
+
+    def holds(self) -> bool:
+        """Whether the settings are those that it was chosen by."""
+        if self._revision != get_config().revision:
+            return False
+        return self._tf32 is None or self._tf32 == block_sparse.allows_tf32()
+
+    def keep(self, graph: Graph, key: Any) -> None:
+        """Keep it with the graph, unless a CUDA graph is captured, when nothing can be asked."""
+        if graph.device.type != "cuda" or not torch.cuda.is_current_stream_capturing():
+            graph.plans[key] = self
+
+    def describe(self) -> str:
+        """What it runs with, for people."""
+        if self._choice is None:
+            return f"{self._form.reduce}: rows"
+        return self._choice.describe(self._form, self._direction)
 
 
 def family_of(reductions: Iterable[str], values_an_edge: int) -> str:
@@ -140,11 +180,17 @@ def keep(graph: Graph, direction: Direction, form: Form, choice: Choice) -> None
 
 
 def _key(direction: Direction, form: Form, setting: str) -> tuple[object, ...]:
-    tf32 = False
-    if form.dtype == torch.float32 and form.family in LINEAR:  # asking torch takes two microseconds
-        asked = setting == TILES or get_config().autotune or TILES in model.compared(form.family, 4)
-        tf32 = asked and block_sparse.allows_tf32()
+    tf32 = _asks_tf32(form) and block_sparse.allows_tf32()
     return ("choice", direction, form, setting, tf32)
+
+
+def _asks_tf32(form: Form) -> bool:
+    """Whether a choice depends on what torch allows as tf32; asking takes two microseconds."""
+    if form.dtype != torch.float32 or form.family not in LINEAR:
+        return False
+    config = get_config()
+    configured = config.aggregation_path == TILES or config.autotune
+    return configured or TILES in model.compared(form.family, 4)
 
 
 def fitted(

@@ -148,9 +148,16 @@ class Plan:
         first = lhs if lhs is not None else rhs
         assert first is not None
         whole = self._target(first, self.rows.num_rows, first.dtype)
+        self.launch(engine, lhs, rhs, whole)
+        return whole
+
+    def launch(
+        self, engine: DeviceEngine, lhs: Tensor | None, rhs: Tensor | None, whole: Result
+    ) -> None:
+        """The same into tensors that are given, of any shape but without gaps."""
         partial, split = (0, 0, 0), None
         if self._merge is not None:
-            split = self._target(first, self.rows.splits.num_slots, self.wide)
+            split = self._target(whole.out, self.rows.splits.num_slots, self.wide)
             partial = split.words
         args = SPMM_ARGS.pack(
             *self._tasks, *self.lhs.words(lhs), *self.rhs.words(rhs), *self._numbers,
@@ -162,7 +169,6 @@ class Plan:
             args = REDUCE_MERGE_ARGS.pack(*numbers, *partial, *whole.words)
             engine.launch(unit, entry, blocks, REDUCE_BLOCK, args)
         del split  # not before the merge is launched
-        return whole
 
     def _target(self, like: Tensor, count: int, dtype: torch.dtype) -> Result:
         shape, (source, edge) = (count, self.width), self.arguments

@@ -6,6 +6,7 @@ import dataclasses
 
 from gnn_backend.adapters.operator import Operator
 from gnn_backend.adapters.pyg.dgnn import without_dgnn
+from gnn_backend.adapters.pyg.to_hetero import grouping
 from gnn_backend.dispatch import layer_patch
 from gnn_backend.patching import Patch
 
@@ -81,6 +82,13 @@ PATCHES = [
         eligible=f"{_ADAPTERS}.hetero_conv:eligible",
         fast=f"{_ADAPTERS}.hetero_conv:fast",
         static=f"{_ADAPTERS}.hetero_conv:static_reason",
+    ),
+    Patch(
+        "pyg",
+        "torch_geometric.nn.to_hetero_transformer",
+        "ToHeteroTransformer.transform",
+        "to_hetero",
+        grouping,
     ),
     Patch(
         "pyg",

@@ -133,7 +133,7 @@ def hooked() -> nn.Module:
         (lambda: GINConv(nn.Linear(WIDTH, 4)), "relation-modules"),
         (lambda: Doubled(WIDTH, 4), "relation-modules"),
         (lambda: SAGEConv(WIDTH, 4, aggr="median"), "aggregation"),
-        (lambda: SAGEConv(-1, 4), "hooks"),
+        (lambda: SAGEConv(-1, 4), "lazy"),
         (hooked, "hooks"),
         (SAGE, None),
     ],

@@ -27,7 +27,8 @@ from gnn_backend.adapters.pyg.edges import (
     is_untracked,
     stamp,
 )
-from gnn_backend.adapters.pyg.tensor_cache import type_orders, unions
+from gnn_backend.adapters.pyg.unions import unions
+from gnn_backend.adapters.tensor_cache import type_orders
 from gnn_backend.graph import Graph
 from gnn_backend.graph.self_loops import with_self_loops
 

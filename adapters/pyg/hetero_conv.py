@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gnn_backend.adapters.known_kinds import known
 from gnn_backend.adapters.pyg.hetero_kinds import is_square, kind_of
-from gnn_backend.adapters.pyg.tensor_cache import unions
+from gnn_backend.adapters.pyg.unions import unions
 from gnn_backend.adapters.relations import (
     Batch,
     Member,

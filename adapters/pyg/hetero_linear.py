@@ -2,34 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from gnn_backend.adapters.pyg.aggregating import aggregation_engine
-from gnn_backend.adapters.pyg.attention import LINEAR, PLAIN_TENSORS
-from gnn_backend.adapters.pyg.message_passing import transformed_reason
-from gnn_backend.adapters.pyg.tensor_cache import type_orders
-from gnn_backend.errors import Unsupported
-from gnn_backend.layers.hetero.linear import linear_by_type, linear_of_tables, order_of
-from gnn_backend.layers.projection import projection_of
-
-_INDEX_DTYPES = (torch.int32, torch.int64)
+from gnn_backend.adapters.pyg.attention import LINEAR
+from gnn_backend.adapters.tensor_cache import kept_order
+from gnn_backend.adapters.typed_rows import (
+    PLAIN_TENSORS,
+    linears_reason,
+    map_tables,
+    rows_reason,
+    types_reason,
+)
+from gnn_backend.layers.hetero.linear import linear_by_type
 
 
 def eligible(linear: Any, x: Any, type_vec: Any) -> str | None:
     """Reason code why this call of ``HeteroLinear.forward`` has no fused path, or None."""
-    reason = static_reason(linear) or rows_reason([x], linear.weight)
+    reason = static_reason(linear) or rows_reason([x], linear.weight, linear.weight.shape[1])
     if reason is not None:
         return reason
-    if not isinstance(type_vec, Tensor) or type_vec.dtype not in _INDEX_DTYPES:
-        return "input-form"
-    if type_vec.device != x.device:
-        return "device-mixed"
-    fits = type_vec.shape == (len(x),) and x.shape[1] == linear.weight.shape[1]
-    return None if fits else "input-form"
+    return types_reason(type_vec, x)
 
 
 def static_reason(linear: Any) -> str | None:
@@ -62,8 +57,7 @@ def fast(linear: Any, x: Tensor, type_vec: Tensor) -> Tensor:
     InvalidArgument
         A type is out of range.
     """
-    types = len(linear.weight)
-    rows = type_orders.get([type_vec], types, lambda: order_of(type_vec, types))
+    rows = kept_order(type_vec, len(linear.weight))
     return linear_by_type(x, linear.weight, linear.bias, rows)
 
 
@@ -75,22 +69,13 @@ def dict_eligible(linear: Any, x_dict: Any) -> str | None:
     if not isinstance(x_dict, Mapping):
         return "input-form"
     names = names_of(linear, x_dict)
-    if not names:
-        return "empty"
-    weight = linear.lins[names[0]]._parameters.get("weight")
-    if type(weight) not in PLAIN_TENSORS:
-        return "parametrized"
-    reason = rows_reason([x_dict[name] for name in names], weight)
-    return reason or linears_reason([linear.lins[name] for name in names], x_dict, names)
+    lins = [linear.lins[name] for name in names]
+    return linears_reason(lins, LINEAR, [x_dict[name] for name in names])
 
 
 def dict_static_reason(linear: Any) -> str | None:
     """The part of :func:`dict_eligible` that the layer alone decides."""
-    lins = list(linear.lins.values())
-    if not lins:
-        return "empty"
-    biased = {lin.bias is None for lin in lins}
-    return "parametrized" if len(biased) > 1 else None
+    return None if linear.lins else "empty"
 
 
 def dict_fast(linear: Any, x_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -107,59 +92,10 @@ def dict_fast(linear: Any, x_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
         In the order of the layer's own types; keys that it has not are left out.
     """
     names = names_of(linear, x_dict)
-    lins = [linear.lins[name] for name in names]
-    biases = None if lins[0].bias is None else [lin.bias for lin in lins]
-    tables = [x_dict[name] for name in names]
-    found = linear_of_tables(tables, [lin.weight for lin in lins], biases)
+    found = map_tables([linear.lins[name] for name in names], [x_dict[name] for name in names])
     return dict(zip(names, found, strict=True))
 
 
 def names_of(linear: Any, x_dict: Mapping[str, Any]) -> list[str]:
     """Keys of the features that a ``HeteroDictLinear`` maps, in its own order."""
     return [name for name in linear.lins if name in x_dict]
-
-
-def linears_reason(
-    lins: Sequence[Any], x_dict: Mapping[str, Tensor], names: Sequence[str]
-) -> str | None:
-    """Reason code why linear modules of features [N, I] by name are not one product, or None."""
-    width, bias = lins[0].out_channels, lins[0].bias is None
-    for lin, name in zip(lins, names, strict=True):
-        found = projection_of(lin, LINEAR, x_dict[name].dtype, width)
-        if found is None or (found.bias is None) is not bias:
-            return "parametrized"
-        if found.weight.device != x_dict[name].device:
-            return "device-mixed"
-        if found.weight.shape[1] != x_dict[name].shape[1]:
-            return "input-form"
-    return None
-
-
-# ---------------------------------------------------------------------- both
-
-
-def rows_reason(tables: Sequence[Any], weight: Tensor) -> str | None:
-    """Reason code why tables [N, I] have no typed product beside a weight, or None."""
-    if torch.compiler.is_compiling():
-        return "compiled"
-    reason = transformed_reason()
-    if reason is not None:
-        return reason
-    if torch.is_autocast_enabled(weight.device.type):
-        return "autocast"
-    for x in tables:
-        if type(x) not in PLAIN_TENSORS:
-            return "subclass" if isinstance(x, Tensor) else "input-form"
-        if x.dim() != 2 or x.layout is not torch.strided:
-            return "input-form"
-        if x.device != weight.device:
-            return "device-mixed"
-        if x.dtype is not weight.dtype:
-            return "dtype-mixed"
-    if not sum(x.numel() for x in tables):
-        return "empty"
-    try:
-        aggregation_engine(weight.device, weight.dtype)
-    except Unsupported as error:
-        return error.reason
-    return None

@@ -14,11 +14,13 @@ from torch import Tensor
 from torch.nn.functional import gelu
 
 from gnn_backend.adapters.pyg.aggregating import layer_reason
+from gnn_backend.adapters.pyg.attention import LINEAR
 from gnn_backend.adapters.pyg.edges import device_of, is_edge_list, num_edges, unsupported_form
-from gnn_backend.adapters.pyg.hetero_linear import linears_reason, names_of, rows_reason
+from gnn_backend.adapters.pyg.hetero_linear import names_of
 from gnn_backend.adapters.pyg.message_passing import origins, sums_reason
-from gnn_backend.adapters.pyg.tensor_cache import unions
+from gnn_backend.adapters.pyg.unions import unions
 from gnn_backend.adapters.relations import parameters_reason
+from gnn_backend.adapters.typed_rows import linears_reason, rows_reason
 from gnn_backend.config import get_config
 from gnn_backend.layers.hetero.linear import by_width, joined, linear_by_type, segments
 from gnn_backend.layers.hetero.products import stacked
@@ -49,10 +51,10 @@ def eligible(conv: Any, x_dict: Any, edge_index_dict: Any) -> str | None:
     names = names_of(conv.kqv_lin, x_dict)
     if not names:
         return "empty"
-    reason = rows_reason([x_dict[name] for name in names], conv.k_rel.weight)
-    if reason is None and _is_plain(conv.kqv_lin, _DICT_LINEAR):
-        lins = [conv.kqv_lin.lins[name] for name in names]
-        reason = None if _lazy(conv) else linears_reason(lins, x_dict, names)
+    tables = [x_dict[name] for name in names]
+    reason = rows_reason(tables, conv.k_rel.weight)
+    if reason is None and not _lazy(conv) and _is_plain(conv.kqv_lin, _DICT_LINEAR):
+        reason = linears_reason([conv.kqv_lin.lins[name] for name in names], LINEAR, tables)
     return reason or _edges_reason(conv, set(names), edge_index_dict)
 
 
@@ -191,7 +193,7 @@ def _mapped_back(conv: Any, table: Tensor, sizes: Mapping[str, int]) -> dict[str
     parts = dict(zip(sizes, table.split(list(sizes.values())), strict=True))
     lins = [conv.out_lin.lins[name] for name in sizes]
     plain = _is_plain(conv.out_lin, _DICT_LINEAR)
-    if not plain or linears_reason(lins, parts, list(sizes)) is not None:
+    if not plain or linears_reason(lins, LINEAR, [*parts.values()]) is not None:
         return conv.out_lin(parts)  # type: ignore[no-any-return]
     weight = stacked([lin.weight for lin in lins], transposed=True)
     bias = stacked([lin.bias for lin in lins])

@@ -88,14 +88,15 @@ def linear_by_type(x: Tensor, weight: Tensor, bias: Tensor | None, rows: TypeOrd
 
     Parameters
     ----------
-    x : Tensor [N, I]
-    weight : Tensor [T, I, O]
+    x : Tensor [N, I], or [N, B, I] by blocks
+    weight : Tensor [T, I, O], or [T, B, I, O]
     bias : Tensor [T, O], optional
+        Of rows that have no blocks.
     rows : TypeOrder
 
     Returns
     -------
-    Tensor [N, O]
+    Tensor [N, O] or [N, B, O]
     """
     out = typed_rows(x, weight, rows.bounds, rows.order)
     if bias is None:

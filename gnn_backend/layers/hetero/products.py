@@ -29,8 +29,8 @@ def typed_rows(x: Tensor, weight: Tensor, bounds: Bounds, order: Tensor | None =
 
     Parameters
     ----------
-    x : Tensor [N, I]
-    weight : Tensor [R, I, O]
+    x : Tensor [N, I], or [N, B, I] by blocks
+    weight : Tensor [R, I, O], or [R, B, I, O]
     bounds : Bounds
         Of the segments.
     order : int32 or int64 Tensor [N], optional
@@ -38,10 +38,10 @@ def typed_rows(x: Tensor, weight: Tensor, bounds: Bounds, order: Tensor | None =
 
     Returns
     -------
-    Tensor [N, O]
+    Tensor [N, O] or [N, B, O]
         Rows in the order of ``x``.
     """
-    if len(weight) == 1:
+    if len(weight) == 1 and weight.dim() == 3:
         return x @ weight[0]
     out: Tensor = _Product.apply(x, weight, bounds, order)
     return out
@@ -184,7 +184,7 @@ class _Product(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         to_x = to_weight = None
         if ctx.needs_input_grad[0]:
-            to_x = _Product.apply(grad, weight.transpose(1, 2), *ctx.places)
+            to_x = _Product.apply(grad, weight.transpose(-2, -1), *ctx.places)
         if ctx.needs_input_grad[1]:
             to_weight = _Outer.apply(x, grad, *ctx.places)
         return to_x, to_weight, None, None
@@ -197,14 +197,14 @@ class _Outer(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, grad: Tensor, bounds: Bounds, order: Tensor | None) -> Tensor:
         ctx.save_for_backward(x, grad)
         ctx.places = bounds, order
-        return typed_weight_grad(x, grad, bounds, x_rows=order, grad_rows=order)
+        return typed_weight_grad(x, grad, bounds, x_rows=order, grad_rows=order, heads=x.dim() == 3)
 
     @staticmethod
     def backward(ctx: Any, outer: Tensor) -> tuple[Tensor | None, ...]:
         x, grad = ctx.saved_tensors
         to_x = to_grad = None
         if ctx.needs_input_grad[0]:
-            to_x = _Product.apply(grad, outer.transpose(1, 2), *ctx.places)
+            to_x = _Product.apply(grad, outer.transpose(-2, -1), *ctx.places)
         if ctx.needs_input_grad[1]:
             to_grad = _Product.apply(x, outer, *ctx.places)
         return to_x, to_grad, None, None

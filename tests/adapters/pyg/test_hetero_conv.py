@@ -16,7 +16,8 @@ from torch_geometric.nn import GATConv, GATv2Conv, GCNConv, GINConv, GraphConv, 
 import gnn_backend
 from gnn_backend import config
 from gnn_backend.adapters.pyg import hetero_conv
-from gnn_backend.adapters.pyg.tensor_cache import TensorCache, unions
+from gnn_backend.adapters.pyg.unions import unions
+from gnn_backend.adapters.tensor_cache import TensorCache
 from tests.adapters.attention import check_equals_stock
 from tests.adapters.grid.covering import pairwise
 from tests.adapters.hetero import SIZES, Wrapped, operations, randomized, relations

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import gnn_backend
 from gnn_backend import config
-from gnn_backend.adapters.pyg.tensor_cache import type_orders
+from gnn_backend.adapters.tensor_cache import type_orders
 
 pytest.importorskip("torch_geometric")
 from torch_geometric.nn import HeteroDictLinear, HeteroLinear

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import gnn_backend
 from gnn_backend import config
-from gnn_backend.adapters.pyg.tensor_cache import unions
+from gnn_backend.adapters.pyg.unions import unions
 
 pytest.importorskip("torch_geometric")
 from torch_geometric.nn import HGTConv
@@ -210,6 +210,14 @@ def test_without_edges_stock_answers() -> None:
     with gnn_backend.enabled(hosts="pyg", include="HGTConv"), gnn_backend.profile() as profile:
         conv(features(WIDTHS["as the result"]), graph)
     assert dict(profile.reasons) == {"empty": 1}
+
+
+@pytest.mark.usefixtures("in_torch")
+def test_what_a_fused_layer_holds_is_not_reported_by_itself() -> None:
+    conv, x, graph = HGTConv(OUT, OUT, ALL), features(WIDTHS["as the result"]), edges()
+    found = gnn_backend.explain(conv, x, graph)
+    assert [(layer.name, layer.symbol) for layer in found.layers] == [("", "pyg.HGTConv")]
+    assert found.accelerated
 
 
 @pytest.mark.usefixtures("in_torch")

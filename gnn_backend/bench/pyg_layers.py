@@ -1,6 +1,6 @@
 """PyG's layers that take more than features and edges, and those that are no convolutions.
 
-The two types of nodes, ``a`` and ``b``, have the nodes of the graph each, three relations its edges.
+Both types of nodes, ``a`` and ``b``, have the nodes of the graph, three relations its edges.
 """
 
 from __future__ import annotations

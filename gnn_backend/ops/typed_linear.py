@@ -47,6 +47,11 @@ class Bounds(NamedTuple):
     lengths: Sequence[int] | None = None
 
 
+def has_kernels(x: Tensor) -> bool:
+    """Whether rows like these are multiplied by one kernel, not by one product of torch a type."""
+    return gemm.has_kernels(x)
+
+
 @torch.no_grad()
 def typed_linear(
     x: Tensor,

@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import linear
 
 from gnn_backend.errors import invalid
 from gnn_backend.graph.grouping import bounds, group
 from gnn_backend.layers.hetero.products import segment_sums, stacked, typed_rows
-from gnn_backend.ops.typed_linear import Bounds
+from gnn_backend.ops.typed_linear import Bounds, has_kernels
 
 
 class TypeOrder(NamedTuple):
@@ -112,6 +113,8 @@ def linear_of_tables(
 ) -> list[Tensor]:
     """Each table times a matrix of its own, plus its bias; one product for tables of one width.
 
+    Where each type would be a product of torch, so is each table, of which no copy is made then.
+
     Parameters
     ----------
     tables : sequence of Tensor [N, I]
@@ -123,6 +126,9 @@ def linear_of_tables(
     -------
     list of Tensor [N, O]
     """
+    given: Sequence[Tensor | None] = biases or [None] * len(tables)
+    if not has_kernels(tables[0]):
+        return [linear(x, w, b) for x, w, b in zip(tables, weights, given, strict=True)]
     found: list[Tensor | None] = [None] * len(tables)
     for group_ in by_width(tables):
         rows = segments([len(tables[i]) for i in group_], tables[0].device)

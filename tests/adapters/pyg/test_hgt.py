@@ -90,6 +90,7 @@ def features(widths: dict[str, int], dtype: torch.dtype = torch.float32) -> dict
     return {n: normal(SIZES[n], w, seed=i, dtype=dtype) for i, (n, w) in enumerate(widths.items())}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.usefixtures("in_torch")
 @pytest.mark.parametrize("c", pairwise(CHOICES, lambda c: True), ids=name)
 def test_equals_stock(c: dict[str, Any]) -> None:

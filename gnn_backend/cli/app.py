@@ -8,6 +8,7 @@ from gnn_backend.cli import output
 from gnn_backend.cli.bench import bench
 from gnn_backend.cli.bench_gemm import gemm
 from gnn_backend.cli.bench_relational import relational
+from gnn_backend.cli.bench_wrappers import wrappers
 from gnn_backend.cli.cache import cache
 from gnn_backend.cli.compare import compare
 from gnn_backend.cli.demo import demo
@@ -36,6 +37,7 @@ app.command()(kernels)
 app.command()(cache)
 bench.command()(gemm)
 bench.command()(relational)
+bench.command()(wrappers)
 bench.command()(fit)
 bench.command()(regret)
 app.add_typer(bench)

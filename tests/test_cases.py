@@ -70,6 +70,7 @@ def _judge(name: str, device: str, declined: dict[str, str]) -> int:
 
 
 @pytest.mark.parametrize("name", _names())
+@pytest.mark.sampled(3)
 def test_numba(name: str) -> None:
     with config.override(cpu_target="numba"):
         launches = _judge(name, "cpu", DECLINED)
@@ -85,6 +86,7 @@ def emulator() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", _names())
+@pytest.mark.sampled(3)
 def test_emulator(name: str, emulator: None) -> None:
     launches = _judge(name, "cpu", DECLINED_CUDA)
     assert launches > 0 or name in NO_LAUNCH or name in DECLINED_CUDA

@@ -65,6 +65,7 @@ def test_script_runs_by_itself_and_ends_with_its_result(host: str, tolokers: Pat
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(2)
 def test_same_losses_as_stock_on_our_kernels_alone(host: str, tolokers: Path) -> None:
     script = str(EXAMPLES / SCRIPTS[host])
     stock, ours = (train(Request(script, on, arguments(host, tolokers))) for on in (False, True))

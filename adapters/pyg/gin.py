@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from gnn_backend.adapters.pyg.aggregating import (
@@ -70,6 +71,8 @@ def fast(
     x_src, x_dst = (x, x) if isinstance(x, Tensor) else x
     out = propagated(conv, adjacency, x_src)
     if x_dst is not None:
-        out = out + (1 + conv.eps) * x_dst
+        own = 1 + conv.eps
+        same = out.dtype is x_dst.dtype is own.dtype
+        out = torch.addcmul(out, own, x_dst) if same else out + own * x_dst
     result: Tensor = conv.nn(out)
     return result

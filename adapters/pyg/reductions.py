@@ -226,7 +226,7 @@ def _combined(module: Any, results: Iterator[Tensor], counted: Callable[[], Tens
 
 
 class _Factors(NamedTuple):
-    """Factors, and the means that they were made with, so that no other tensors take their place."""
+    """Factors, and the means they were made with, which keeps these from being replaced unseen."""
 
     means: tuple[Tensor, Tensor]
     stamps: tuple[Any, Any]

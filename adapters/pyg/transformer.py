@@ -129,20 +129,21 @@ def fast(
     dtype = message_dtype(query.device, *given)
     query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
     options: dict[str, Any] = {"heads": heads_of(conv), "edge_weight": weight}
+    skip, gate = conv.lin_skip(h_dst) if conv.root_weight else None, conv.lin_beta
     if features is not None:
         options["edge_features"] = features.to(dtype)
     returns, dropout = isinstance(return_attention_weights, bool), dropout_of(conv)
     attention = None
     if returns and dropout > 0.0:  # the weights before dropout
         attention = transformer(graph, query, key, value, return_attention=True, **options)[1]
-    out = transformer(graph, query, key, value, dropout_p=dropout,
-                      return_attention=returns and attention is None, **options)  # fmt: skip
+    out = transformer(
+        graph, query, key, value, dropout_p=dropout, residual=skip if gate is None else None,
+        return_attention=returns and attention is None, **options,
+    )  # fmt: skip
     if isinstance(out, tuple):
         out, attention = out
-    if conv.root_weight:
-        skip = conv.lin_skip(h_dst)
-        gate = conv.lin_beta
-        out = out + skip if gate is None else gated_sum(out, skip, gate)
+    if skip is not None and gate is not None:
+        out = gated_sum(out, skip, gate)
     return (out, (edge_index, attention)) if returns else out
 
 

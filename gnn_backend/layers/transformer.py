@@ -28,6 +28,7 @@ def transformer(
     edge_weight: Tensor | None = None,
     dropout_p: float = 0.0,
     heads: Heads = "keep",
+    residual: Tensor | None = None,
     return_attention: bool = False,
 ) -> Any:
     """Apply dot-product attention to projected node features.
@@ -53,6 +54,8 @@ def transformer(
         Probability that a weight is dropped.
     heads : {"keep", "concat", "mean"}
         Shape of the result: [num_dst, H, D], [num_dst, H * D] or [num_dst, D].
+    residual : Tensor, optional
+        Added to the result.
     return_attention : bool
         Return the weights [E, H] after dropout as well, as the second of a tuple.
 
@@ -79,7 +82,7 @@ def transformer(
     if edge_features is not None:
         sums = further.pop(0)
         out = out + (sums if edge_weight is None else project_sums(sums, edge_weight))
-    out = combine(out, heads=heads)
+    out = combine(out, heads=heads, residual=residual)
     return (out, *further) if return_attention else out
 
 

@@ -12,7 +12,7 @@ from gnn_backend.graph import Graph
 from gnn_backend.ops.reference import aggregation as reference
 from gnn_backend.ops.reference.aggregation import Rules
 from gnn_backend.ops.reference.broadcast import accumulator
-from gnn_backend.ops.softmax_attention import kernel_ready, refuse_batch
+from gnn_backend.ops.softmax_attention import kernel_ready, observed, refuse_batch
 from gnn_backend.profile import note_choice
 from gnn_backend.runtime.aggregation import Forward, Message
 from gnn_backend.runtime.launch import AggregationEngine, aggregation_engine
@@ -116,9 +116,7 @@ def _values(
 ) -> dict[str, Tensor]:  # fmt: skip
     """What the engine gives, through autograd where that may want to know of it."""
     tensors = (x, edge, heat)
-    recorded = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
-    forward_mode = torch.autograd.forward_ad._current_level >= 0
-    if recorded or forward_mode or torch._C._functorch.peek_interpreter_stack() is not None:
+    if observed(tensors):
         return dict(zip(call.wanted, _Reduction.apply(call, *tensors), strict=True))
     return call.run(x, edge, heat, save=False).values
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -67,9 +67,33 @@ def softmax_attention(
     graph = arranged(graph, first, first[:1].numel())
     names = tuple(n for n in (*functor.operands, *functor.optional) if n in operands)
     call = _Call(graph, functor, names, dict(scalars), engine, dropout, aggregate, weights)
-    found = iter(_SoftmaxAttention.apply(call, *(operands[n] for n in names)))
+    given = [operands[n] for n in names]
+    found = iter(_SoftmaxAttention.apply(call, *given) if observed(given) else _run(call, given)[0])
     out = next(found)
     return out, next(found) if aggregate else None, next(found) if weights else None
+
+
+def observed(tensors: Iterable[Tensor | None]) -> bool:
+    """Whether autograd or a transformation of torch has to know of what is done to these."""
+    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
+        return True
+    forward_mode = torch.autograd.forward_ad._current_level >= 0
+    return forward_mode or torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def _run(
+    call: _Call, operands: Sequence[Tensor]
+) -> tuple[tuple[Tensor, ...], tuple[Tensor, Tensor, Tensor | None]]:
+    """The results, and what backward wants beside the operands."""
+    ready = {n: kernel_ready(t) for n, t in zip(call.names, operands, strict=True)}
+    arguments = call.functor, call.graph, ready, call.scalars
+    out, lse, out_edge = call.engine.softmax_forward(
+        *arguments, call.dropout, aggregate=call.aggregate
+    )
+    results = [out] if out_edge is None else [out, out_edge]
+    if call.weights:
+        results.append(call.engine.softmax_weights(*arguments, lse, call.dropout))
+    return tuple(results), (out, lse, out_edge)
 
 
 class _SoftmaxAttention(torch.autograd.Function):
@@ -77,19 +101,11 @@ class _SoftmaxAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, call: _Call, *operands: Tensor) -> tuple[Tensor, ...]:
-        ready = {n: kernel_ready(t) for n, t in zip(call.names, operands, strict=True)}
-        arguments = call.functor, call.graph, ready, call.scalars
-        out, lse, out_edge = call.engine.softmax_forward(
-            *arguments, call.dropout, aggregate=call.aggregate
-        )
-        results = [out] if out_edge is None else [out, out_edge]
-        if call.weights:
-            weights = call.engine.softmax_weights(*arguments, lse, call.dropout)
-            results.append(weights)
+        results, saved = _run(call, operands)
         ctx.call = call
         ctx.set_materialize_grads(False)  # an unused result costs nothing
-        ctx.save_for_backward(*operands, out, lse, out_edge)
-        return tuple(results)
+        ctx.save_for_backward(*operands, *saved)
+        return results
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:

@@ -44,7 +44,9 @@ def _has_kernel(tensors: Sequence[Tensor]) -> bool:
         there
         and first.dtype in DTYPE_NAMES
         and first.numel() > 0
-        and all(t.is_contiguous() and not t.is_neg() and t.shape == first.shape for t in tensors)
+        and all(map(Tensor.is_contiguous, tensors))
+        and not any(map(Tensor.is_neg, tensors))
+        and len({tensor.shape for tensor in tensors}) == 1
     )
 
 
@@ -55,4 +57,5 @@ class _Stack(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
-        return grad.unbind(0)
+        # Autograd keeps a gradient as it is only where it lies in memory as the parameter does.
+        return grad.contiguous().unbind(0)

@@ -99,6 +99,7 @@ def test_gpu_run(graph_file: Path, pretend_gpu: None) -> None:
 
 
 @pytest.mark.parametrize("name", ["gat", "dot"])
+@pytest.mark.sampled(2)
 def test_other_operators(graph_file: Path, pretend_gpu: None, name: str) -> None:
     row = _run(graph_file, operator=name, variants=True)
     counts = {"gat": ("forward_over_g1", 1, "forward_backward_over_3g1", 3)}
@@ -118,6 +119,7 @@ def test_other_operators(graph_file: Path, pretend_gpu: None, name: str) -> None
     assert "turbo_gnn" not in row
 
 
+@pytest.mark.thorough
 def test_rows_and_tiles(graph_file: Path, pretend_gpu: None) -> None:
     chosen = attention.Settings(
         Shape(8, 16, 1), "cpu", ("bfloat16",), operator="dot", variants=True
@@ -177,6 +179,7 @@ def test_out_of_memory_is_a_result(monkeypatch: pytest.MonkeyPatch) -> None:
     assert stock.measured(step, "cuda", 5, 3) == "out-of-memory"
 
 
+@pytest.mark.thorough
 def test_rows_of_odd_width_have_no_yardstick(graph_file: Path, pretend_gpu: None) -> None:
     chosen = attention.Settings(Shape(8, 7, 2), "cpu")
     with override(cpu_target="emulator"):

@@ -84,6 +84,7 @@ def test_dgl_without_cuda(
     assert (found["reason"], found["accelerated"], found["equal"]) == ("dgl-no-cuda", False, None)
 
 
+@pytest.mark.thorough
 def test_large_graphs_are_sampled_for_the_emulator(
     invoke: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,6 +175,7 @@ AGGREGATING = ("GCNConv", "SAGEConv", "GraphConv", "GINConv", "GINEConv", "ChebC
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_layers(invoke_json: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     found = hosts.layer_classes
     some = ("GATv2Conv", "SAGEConv", "HeteroLinear", "CuGraphSAGEConv")  # all takes long

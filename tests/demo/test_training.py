@@ -58,6 +58,7 @@ def check_against_stock(device: str) -> None:
     assert ours.result["losses"] == pytest.approx(stock.result["losses"], rel=close)
 
 
+@pytest.mark.thorough
 def test_dgl_on_resident_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("dgl", reason="DGL is not installed")
     monkeypatch.setenv("GNN_BACKEND_RESIDENCE_STANDIN", "1")

@@ -103,6 +103,7 @@ def test_everything_that_can_be_wrong(checkout: Path) -> None:
     assert found["on resident graphs"] == 0
 
 
+@pytest.mark.thorough
 def test_shards_hold_every_test_once(checkout: Path) -> None:
     """Those of a serial group are all in one of them."""
     shards = []
@@ -115,6 +116,7 @@ def test_shards_hold_every_test_once(checkout: Path) -> None:
     assert (shards[0]["passed"], shards[1]["failed as expected"]) == (4, 1)
 
 
+@pytest.mark.thorough
 def test_shards_are_merged(checkout: Path) -> None:
     files = []
     for shard in ("1/2", "2/2"):

@@ -166,6 +166,7 @@ def test_square_graphs(form: str) -> None:
 
 
 @pytest.mark.parametrize(("form", "ends"), CASES)
+@pytest.mark.thorough
 def test_gradcheck(form: str, ends: str) -> None:
     graph, t = inputs(form, ends, torch.float64)
 
@@ -190,6 +191,7 @@ def test_sixteen_bits(form: str) -> None:
         assert error <= max(1.5 * other, TOLERANCE[torch.bfloat16] * exact.abs().max()), name
 
 
+@pytest.mark.thorough
 def test_rows_of_length_zero() -> None:
     """A row that is 0 has no direction; stock divides it by a constant."""
     graph, t = inputs("agnn", "shared", torch.float64)

@@ -108,6 +108,7 @@ def test_int32_edges_and_csr_input_give_the_same_bits(target: str) -> None:
 
 
 @pytest.mark.slow  # Numba compiles its kernels for these offsets
+@pytest.mark.thorough
 def test_wide_offsets(target: str, splitting: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """The 64-bit row bounds of graphs with 2^31 edges give the same bits."""
     first = run(problem(3, 7))

@@ -66,6 +66,7 @@ def test_16_bits_are_rounded_once() -> None:
         assert torch.equal(g, w)
 
 
+@pytest.mark.thorough
 def test_no_products_are_written() -> None:
     edges = uniform(40, 40, 20_000)
     graph = Graph.from_edge_index(edges, 40, 40)

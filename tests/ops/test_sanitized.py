@@ -34,6 +34,7 @@ def test_operators_under_sanitizers(tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_edge_operands_under_sanitizers(tmp_path_factory: pytest.TempPathFactory) -> None:
     if not sanitized.sanitizer_libraries():
         pytest.skip("g++ has no libasan.so and libubsan.so")
@@ -96,6 +97,7 @@ def test_attention_over_tiles_under_sanitizers(tmp_path_factory: pytest.TempPath
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_typed_linears_under_sanitizers(tmp_path_factory: pytest.TempPathFactory) -> None:
     if not sanitized.sanitizer_libraries():
         pytest.skip("g++ has no libasan.so and libubsan.so")

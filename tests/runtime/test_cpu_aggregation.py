@@ -24,7 +24,7 @@ from tests.runtime.cpu_cases import (
     with_64_bit_offsets,
 )
 
-pytestmark = pytest.mark.sampled(9)
+pytestmark = pytest.mark.sampled(15)
 
 TOLERANCE = {torch.float64: 1e-11, torch.float32: 2e-5}
 LINEAR = ("sum", "square", "max", "min")
@@ -177,6 +177,7 @@ def test_no_features():
     assert (got["grad_edge"] == 0).all()
 
 
+@pytest.mark.thorough
 def test_only_needed_gradients():
     case = make_case("mul", "heads", 3, 5, first=True)
     everything = engine_results(case)
@@ -209,6 +210,7 @@ def test_runs_are_bit_identical_for_any_number_of_threads(many_blocks, first):
         assert all(torch.equal(result[name], results[0][name]) for name in result)
 
 
+@pytest.mark.thorough
 def test_64_bit_offsets():
     graph = skewed_graph()
     case = make_case("copy", None, 1, 8, graph=graph, first=True)

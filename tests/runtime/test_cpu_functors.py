@@ -19,7 +19,7 @@ from tests.runtime.cpu_family import (
     twin_results,
 )
 
-pytestmark = pytest.mark.sampled(6)
+pytestmark = pytest.mark.sampled(13)
 
 ALL = {
     "gatv2": ("rows", "attention"),
@@ -59,6 +59,7 @@ def check(call: Call, tolerance: float = 1e-11) -> dict[str, torch.Tensor]:
     ("name", "width"),
     [("gat", 64), ("gat", 71), ("dot", 33), ("dot", 40), ("supergat", 64), ("scaled_dot", 33)],
 )
+@pytest.mark.thorough
 def test_nodes_alone(name, width):
     call = make_call(name, skewed_graph(), 2, width)
     check(call.to(torch.float32), 1e-5)
@@ -80,6 +81,7 @@ def test_everything_at_once(name, sizes):
 
 
 @pytest.mark.parametrize("name", ["gat", "dot"])
+@pytest.mark.thorough
 def test_features_of_each_head(name):
     check(by_head(everything(name)))
 
@@ -174,6 +176,7 @@ def test_no_edges(name):
     assert (results["output"] == 0).all()
 
 
+@pytest.mark.thorough
 def test_nothing_edge_wise_is_allocated_for_dropout():
     graph = skewed_graph(200, 150, 40_000)
     _ = graph.by_src.edge_ids

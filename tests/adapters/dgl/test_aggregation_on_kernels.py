@@ -61,6 +61,7 @@ PLAIN_SUMS = {"GraphConv", "SAGEConv mean", "SGConv", "ChebConv"}
 
 @pytest.mark.parametrize("target", ["numba", "emulator"])
 @pytest.mark.parametrize("call", CALLS)
+@pytest.mark.sampled(3)
 def test_equals_stock(call: str, target: str) -> None:
     make, edge = CALLS[call]
     torch.manual_seed(1)

@@ -121,6 +121,7 @@ def test_clear_errors_on_use(fresh: dict[str, Any]) -> None:
             assert "dgl.dataloading" in message or "dgl.ops" in message, code
 
 
+@pytest.mark.thorough
 def test_after_a_failed_import(tmp_path: Path) -> None:
     report = run(tmp_path, "enabled, after a failed import", DGLBACKEND="pytorch")
     assert report["gradient"] is True

@@ -53,6 +53,7 @@ def run(g: Any, reduce: str, u: Tensor, e: Tensor) -> list[Tensor]:
 @pytest.mark.parametrize("tails", [((5,), (1,)), ((5,), (5,)), ((3, 4), (3, 1)), ((3, 4), (1, 1)),
                                    ((3, 4), (1,)), ((5,), ())])  # fmt: skip
 @pytest.mark.parametrize("reduce", ["sum", "mean", "max", "min"])
+@pytest.mark.sampled(4)
 def test_as_dgl(reduce: str, tails: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
     g = graph("graph")
     u, e = drawn(NODES, *tails[0], seed=1), drawn(EDGES, *tails[1], seed=2)

@@ -148,6 +148,7 @@ assert sys.modules["torch_scatter"] is mine, "what other code put there stays"
     assert done.stderr.count("stands in") == 1, "announced once"
 
 
+@pytest.mark.thorough
 def test_a_library_that_does_not_load_is_replaced() -> None:
     done = child(
         'gnn_backend.enable(provide="torch_scatter"); import torch_scatter',
@@ -186,6 +187,7 @@ for aggr in ("mean", "max"):
 """)
 
 
+@pytest.mark.thorough
 def test_too_late_for_pyg_is_said() -> None:
     pytest.importorskip("torch_geometric")
     done = child("""

@@ -69,6 +69,7 @@ def test_what_a_name_does_not_tell_is_the_same() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("arch", SOME_ARCHS)
+@pytest.mark.thorough
 def test_fast_units_spill_nothing(arch: str) -> None:
     pytest.importorskip("cupy_backends.cuda.libs.nvrtc", reason="no CuPy with NVRTC")
     with ThreadPoolExecutor(os.cpu_count()) as pool:

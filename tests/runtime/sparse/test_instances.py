@@ -57,6 +57,7 @@ def units_for(arch: str) -> list[Unit]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("arch", SOME_ARCHS)
+@pytest.mark.thorough
 def test_fast_units_spill_nothing(arch: str) -> None:
     pytest.importorskip("cupy_backends.cuda.libs.nvrtc", reason="no CuPy with NVRTC")
     with ThreadPoolExecutor(os.cpu_count()) as pool:

@@ -96,7 +96,7 @@ class LastRow(Graph):
         )
 
 
-@pytest.mark.parametrize("op", ["add", "dot"])
+@pytest.mark.parametrize("op", [pytest.param("add", marks=pytest.mark.thorough), "dot"])
 def test_edges(op: str) -> None:
     """Edge rows that are read and written."""
     degree, first = 9, FAR + 3

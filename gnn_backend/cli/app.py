@@ -13,6 +13,7 @@ from gnn_backend.cli.cache import cache
 from gnn_backend.cli.compare import compare
 from gnn_backend.cli.demo import demo
 from gnn_backend.cli.doctor import doctor
+from gnn_backend.cli.emit import emit
 from gnn_backend.cli.kernels import kernels
 from gnn_backend.cli.layers import layers
 from gnn_backend.cli.regret import fit, regret
@@ -34,6 +35,7 @@ app.command()(compare)
 app.command()(layers)
 app.command()(doctor)
 app.command()(kernels)
+app.command()(emit)
 app.command()(cache)
 bench.command()(gemm)
 bench.command()(relational)

@@ -72,6 +72,59 @@ def test_rgcn(c: dict[str, Any]) -> None:
     check("pyg", conv, given, edge_index, kinds(edge_index.shape[1]).to(c["types"]))
 
 
+def _right(c: dict[str, Any]) -> bool:
+    """Stock ``FastRGCNConv`` takes a node's place for its number."""
+    return not (c["layer"] is FastRGCNConv and c["form"] != "none")
+
+
+NUMBERS: dict[str, list[Any]] = {
+    "layer": [RGCNConv, FastRGCNConv],
+    "aggr": ["add", "mean", "max"],
+    "bases": [None, "num_bases"],
+    "root_weight": [True, False],
+    "form": ["none", "numbers", "pair"],
+    "flow": ["source_to_target", "target_to_source"],
+    "dtype": [torch.float32, torch.float64],
+}
+
+
+@pytest.mark.usefixtures("twin_aggregation")
+@pytest.mark.parametrize(
+    "c",
+    pairwise(NUMBERS, lambda c: _valid(c | {"pair": c["form"] == "pair"}) and _right(c)),
+    ids=name,
+)
+def test_rgcn_of_node_numbers(c: dict[str, Any]) -> None:
+    torch.manual_seed(1)
+    bases = {c["bases"]: 2} if c["bases"] else {}
+    rows = NODES if c["form"] == "none" else 7
+    options = {n: c[n] for n in ("aggr", "root_weight", "flow")} | bases
+    conv = c["layer"]((rows, rows) if c["form"] == "pair" else rows, 4, TYPES, **options)
+    edge_index = edges(NODES, NODES)
+    numbers = torch.arange(NODES) * 5 % 7 - 2  # negative ones count from the end
+    given = {"none": None, "numbers": numbers, "pair": (numbers, numbers.flip(0))}[c["form"]]
+    check("pyg", conv.to(c["dtype"]), given, edge_index, kinds(edge_index.shape[1]))
+
+
+def test_both_layers_read_the_same_rows() -> None:
+    """As documented, where stock's paths disagree."""
+    edge_index, numbers = edges(NODES, NODES), torch.arange(NODES) * 5 % 7
+    types = kinds(edge_index.shape[1])
+    plain = RGCNConv(7, 4, TYPES, aggr="add")
+    fast = FastRGCNConv(7, 4, TYPES, aggr="add")
+    fast.load_state_dict(plain.state_dict())
+    want = plain(numbers, edge_index, types)
+    with gnn_backend.enabled():
+        torch.testing.assert_close(fast(numbers, edge_index, types), want)
+
+
+def test_node_numbers_out_of_range_are_refused() -> None:
+    edge_index = edges(NODES, NODES)
+    conv = RGCNConv(7, 4, TYPES)
+    with gnn_backend.enabled(), pytest.raises(IndexError):
+        conv(torch.full((NODES,), 7), edge_index, kinds(edge_index.shape[1]))
+
+
 class Both(torch.nn.Module):
     """Output and weights as one tensor."""
 
@@ -115,8 +168,8 @@ def test_on_the_kernels_of_the_cpu() -> None:
 def test_falls_back() -> None:
     edge_index = edges(NODES, NODES)
     types = kinds(edge_index.shape[1])
-    with falls_back("input-form"):  # node numbers instead of features
-        RGCNConv(NODES, 4, TYPES)(None, edge_index, types)
+    with falls_back("input-form"):  # numbers of the sources alone
+        RGCNConv((NODES, NODES), 4, TYPES)((None, torch.arange(NODES)), edge_index, types)
     conv = RGCNConv(6, 4, TYPES, aggr="min")
     with falls_back("aggregation"):
         conv(normal(NODES, 6), edge_index, types)

@@ -105,16 +105,34 @@ def explain(model: nn.Module, *args: Any, **kwargs: Any) -> Explanation:
     sampled = bool(args or kwargs)
     with profile() as record:
         decisions = _sample(model, args, kwargs) if sampled else []
-    layers = []
+    layers, whole = [], _Whole()
     for name, layer in model.named_modules():
         mine = [(s, ok, r) for s, who, ok, r in decisions if who is layer]
+        if not mine and whole.has(name):
+            continue
         if report := _report(name, layer, mine, sampled):
             layers.append(report)
+            whole.add(name, report)
     known = {id(layer) for layer in model.modules()}
     rest = [(s, ok, r) for s, who, ok, r in decisions if id(who) not in known]
     for symbol in dict.fromkeys(s for s, _, _ in rest):
         layers.append(_decided("(function)", symbol, [d for d in rest if d[0] == symbol]))
     return Explanation(layers, sampled, list(record.choices))
+
+
+class _Whole:
+    """Names of layers that were accelerated as a whole, and so without a call of what they hold."""
+
+    def __init__(self) -> None:
+        self._prefixes: list[str] = []
+
+    def add(self, name: str, report: LayerReport) -> None:
+        if report.accelerated and report.calls:
+            self._prefixes.append(f"{name}." if name else "")
+
+    def has(self, name: str) -> bool:
+        """Whether a module is inside of one of them; these are met before what they hold."""
+        return name.startswith(tuple(self._prefixes))
 
 
 def _sample(model: nn.Module, args: Any, kwargs: Any) -> list[tuple[str, Any, bool, str | None]]:

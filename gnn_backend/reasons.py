@@ -66,6 +66,8 @@ REASONS: dict[str, str] = {
     "each relation's layer runs by itself, accelerated where it can be.",
     "relation-arguments": "Arguments beside features and edges are given for some relations; each "
     "relation's layer gets its own by itself.",
+    "lazy": "A relation's layer finds the width of its input at this, its first call; later calls "
+    "run for several relations at once.",
     "feature-dropout": "Dropout of features is active, which draws for one relation after the "
     "other; drop features before the wrapper.",
     "relation-dropout": "Attention dropout draws for all relations at once, which mode 'verify' "

@@ -32,6 +32,18 @@ def _layer(module: str, layer: str, adapter: str, *, saves: bool = True, one_of:
     )
 
 
+def _linear(module: str, layer: str, *, one_of: str = "") -> Patch:
+    """The patch of a linear map by type, which knows no graph."""
+    functions = f"{_ADAPTERS}.linear:{one_of}"
+    dispatcher = DGLDispatcher(
+        f"dgl.{layer}",
+        eligible=f"{functions}eligible",
+        fast=f"{functions}fast",
+        static=f"{functions}static_reason",
+    )
+    return Patch("dgl", f"dgl.nn.pytorch.{module}", f"{layer}.forward", layer, dispatcher)
+
+
 def _readout(module: str, name: str, *, leads_on: bool = False) -> Patch:
     """The patch of a function of segments of rows, left to DGL where it has no kernel."""
     functions = f"{_ADAPTERS}.readout"
@@ -58,6 +70,8 @@ PATCHES = [
     _layer("gatedgraphconv", "GatedGraphConv", "gated_graph"),
     _layer("relgraphconv", "RelGraphConv", "rel_graph_conv"),
     _layer("hgtconv", "HGTConv", "hgt"),
+    _linear("linear", "TypedLinear"),
+    _linear("hetero", "HeteroLinear", one_of="hetero_"),
     Patch(
         "dgl",
         "dgl.nn.pytorch.hetero",

@@ -28,6 +28,7 @@ from gnn_backend.adapters.pyg.edges import (
     stamp,
 )
 from gnn_backend.adapters.pyg.unions import unions
+from gnn_backend.adapters.tensor_cache import type_orders
 from gnn_backend.graph import Graph
 from gnn_backend.graph.self_loops import with_self_loops
 
@@ -141,10 +142,11 @@ def graph_of(edges: Any, variant: Variant) -> Graph:
 
 def cached_bytes() -> int:
     """Bytes that cached graphs of PyG inputs hold now."""
-    return _cache.nbytes() + unions.nbytes()
+    return _cache.nbytes() + unions.nbytes() + type_orders.nbytes()
 
 
 def clear_cache() -> None:
     """Drop all cached graphs of PyG inputs; they are built again when needed."""
     _cache.clear()
     unions.clear()
+    type_orders.clear()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -26,8 +26,8 @@ _SUMS = {"sum": "sum", "add": "sum", "mean": "mean"}
 _local = threading.local()
 
 
-class _Call(NamedTuple):
-    """What :func:`eligible` found, for :func:`fast`."""
+class Call(NamedTuple):
+    """One call for all relations, as :func:`call_of` found it eligible."""
 
     batches: list[Batch]
     x: Mapping[str, Tensor]
@@ -77,17 +77,30 @@ def fast(hetero: Any, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
     x, call = vars(_local).pop("call", (None, None))
     if x is None or x is not (args[0] if args else kwargs["x_dict"]):
         call = _prepared(hetero, args, kwargs)  # as where aliases of the tensors are followed
+    return run(call, hetero.aggr, lambda parts: group(parts, hetero.aggr))
+
+
+def run(
+    call: Call, aggr: str | None, combine: Callable[[list[Tensor]], Tensor]
+) -> dict[str, Tensor]:
+    """Run an eligible call; ``combine`` takes the results of one type, where ``aggr`` is no sum.
+
+    Raises
+    ------
+    Unsupported
+        No kernel takes these operands.
+    """
     return run_batches(
         call.batches,
         lambda batch: _union_of(batch, call.x, call.edges),
         call.x,
         call.x,
-        _SUMS.get(hetero.aggr),
-        lambda parts, _: group(parts, hetero.aggr),
+        _SUMS.get(aggr or ""),
+        lambda parts, _: combine(parts),
     )
 
 
-def _prepared(hetero: Any, args: Any, kwargs: Any) -> _Call | str:
+def _prepared(hetero: Any, args: Any, kwargs: Any) -> Call | str:
     if torch.compiler.is_compiling():
         return "compiled"
     given = dict(zip(("x_dict", "edge_index_dict"), args, strict=False)) | kwargs
@@ -106,15 +119,36 @@ def _prepared(hetero: Any, args: Any, kwargs: Any) -> _Call | str:
         if source not in x or target not in x or (source != target and is_square(conv)):
             return "input-form"
         members.append(Member(edge_type, conv, source, target))
-    if not members:
-        return "empty"
-    before = known(hetero, [member.conv for member in members], kind_of)
+    return call_of(hetero, members, x, edges, "pyg.HeteroConv") if members else "empty"
+
+
+def call_of(
+    wrapper: Any,
+    members: list[Member],
+    x: Mapping[str, Tensor],
+    edges: Mapping[Any, Tensor],
+    symbol: str,
+) -> Call | str:
+    """The call of a wrapper's layers as batches, or the reason code why each runs by itself.
+
+    Parameters
+    ----------
+    wrapper : Module
+        That has the layers.
+    members : list of Member
+        At least one.
+    x : mapping of str to Tensor [num_nodes, F]
+    edges : mapping of relation to Tensor [2, E]
+    symbol : str
+        Of the wrapper, in profiles.
+    """
+    before = known(wrapper, [member.conv for member in members], kind_of)
     if before.reason is not None:
         return before.reason
     found, like = before.batches(members), before.parameters[0]
     reason = features_reason(found, x, x, like) or _edges_reason(members, edges, like)
-    reason = reason or dropout_reason(found, "pyg.HeteroConv")
-    return reason or _Call(found, x, edges)
+    reason = reason or dropout_reason(found, symbol)
+    return reason or Call(found, x, edges)
 
 
 def _edges_reason(members: list[Member], edges: Mapping[Any, Any], like: Tensor) -> str | None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 from torch.nn.functional import normalize
+from torch.nn.parameter import is_lazy
 
 from gnn_backend.adapters.pyg import conv as gatv2
 from gnn_backend.adapters.pyg import gat, gcn, graph_conv, sage
@@ -30,6 +31,8 @@ def kind_of(conv: Any) -> Found:
     if found is None:
         return "relation-modules"
     static_reason, make = found
+    if any(map(is_lazy, conv.parameters())):
+        return "lazy"
     if watched(conv) or any(watched(child) for child in conv.children()):
         return "hooks"
     if conv.flow != "source_to_target":

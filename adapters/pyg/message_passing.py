@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 
+from gnn_backend.adapters.transformations import transformed_reason
+
 _BASE = "torch_geometric.nn.conv.message_passing"
 _STEPS = ("message", "aggregate", "update", "edge_update", "message_and_aggregate")
 _GENERATED = ("propagate", "edge_updater")  # PyG writes these anew for each class
@@ -91,7 +93,7 @@ def changed_reason(
         return "overridden-message"
     if conv.node_dim != node_dim:
         return "node-dim"
-    return aggregation(conv.aggr_module) or _transformed()
+    return aggregation(conv.aggr_module) or transformed_reason()
 
 
 def _hooked(conv: Any) -> bool:
@@ -151,15 +153,3 @@ def _sums(aggregation: type) -> bool:
         "torch_geometric.nn.aggr.basic",
         "SumAggregation",
     )
-
-
-def _transformed() -> str | None:
-    """Reason code inside transformations that follow plain torch operators only."""
-    if torch.compiler.is_compiling():  # an exported program must run without this package
-        return "scripted" if getattr(torch.compiler, "is_exporting", bool)() else None
-    if torch._C._get_tracing_state() is not None:
-        return "scripted"
-    forward_mode = torch.autograd.forward_ad._current_level >= 0
-    if forward_mode or torch._C._functorch.peek_interpreter_stack() is not None:
-        return "transforms"
-    return None

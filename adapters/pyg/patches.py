@@ -6,6 +6,7 @@ import dataclasses
 
 from gnn_backend.adapters.operator import Operator
 from gnn_backend.adapters.pyg.dgnn import without_dgnn
+from gnn_backend.adapters.pyg.to_hetero import grouping
 from gnn_backend.dispatch import layer_patch
 from gnn_backend.patching import Patch
 
@@ -57,6 +58,23 @@ PATCHES = [
     _layer("rgcn_conv", "RGCNConv", "rgcn"),
     _layer("rgcn_conv", "FastRGCNConv", "rgcn"),
     _layer("rgat_conv", "RGATConv", "rgat"),
+    _layer("hgt_conv", "HGTConv", "hgt"),
+    layer_patch(
+        "pyg",
+        "torch_geometric.nn.dense.linear",
+        "HeteroLinear",
+        eligible=f"{_ADAPTERS}.hetero_linear:eligible",
+        fast=f"{_ADAPTERS}.hetero_linear:fast",
+        static=f"{_ADAPTERS}.hetero_linear:static_reason",
+    ),
+    layer_patch(
+        "pyg",
+        "torch_geometric.nn.dense.linear",
+        "HeteroDictLinear",
+        eligible=f"{_ADAPTERS}.hetero_linear:dict_eligible",
+        fast=f"{_ADAPTERS}.hetero_linear:dict_fast",
+        static=f"{_ADAPTERS}.hetero_linear:dict_static_reason",
+    ),
     layer_patch(
         "pyg",
         "torch_geometric.nn.conv.hetero_conv",
@@ -64,6 +82,13 @@ PATCHES = [
         eligible=f"{_ADAPTERS}.hetero_conv:eligible",
         fast=f"{_ADAPTERS}.hetero_conv:fast",
         static=f"{_ADAPTERS}.hetero_conv:static_reason",
+    ),
+    Patch(
+        "pyg",
+        "torch_geometric.nn.to_hetero_transformer",
+        "ToHeteroTransformer.transform",
+        "to_hetero",
+        grouping,
     ),
     Patch(
         "pyg",

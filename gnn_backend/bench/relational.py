@@ -23,18 +23,16 @@ from gnn_backend.datasets import RelationalData, load
 from gnn_backend.errors import invalid
 from gnn_backend.graph import Graph
 from gnn_backend.graph.relations import Relations
-from gnn_backend.ir.passes import DEFAULT, Options
-from gnn_backend.layers.relational.hgt import hgt
-from gnn_backend.layers.relational.rgat import rgat
-from gnn_backend.layers.relational.rgcn import rgcn
+from gnn_backend.ir.passes import NAMED, Options
+from gnn_backend.layers.relational.models import MODELS, layer_arguments
 
 #: Ours, by which optimizations are made.
 VARIANTS = {
-    "ours": DEFAULT,
-    "ours, vanilla": Options(compact=False, reorder=False),
-    "ours, C": Options(compact=True, reorder=False),
-    "ours, F": Options(compact=False, reorder=True),
-    "ours, C+F": Options(compact=True, reorder=True),
+    "ours": NAMED["auto"],
+    "ours, vanilla": NAMED["vanilla"],
+    "ours, C": NAMED["c"],
+    "ours, F": NAMED["f"],
+    "ours, C+F": NAMED["cf"],
 }
 STOCK = {"rgcn": ("RGCNConv", "FastRGCNConv"), "rgat": ("RGATConv",), "hgt": ("HGTConv",)}
 _INNER = 5
@@ -164,23 +162,14 @@ def _features(nodes: int, settings: Settings) -> Tensor:
 def _ours(
     relations: Relations, model: str, heads: int, settings: Settings, options: Options
 ) -> Step:
-    program = {"rgcn": rgcn, "rgat": rgat, "hgt": hgt}[model].optimised(options)
-    width, types = settings.width, relations.num_edge_types
-    dim = width // heads
-    shapes: dict[str, tuple[int, ...]] = {  # type: ignore[assignment]
-        "rgcn": {"weight": (types, width, width)},
-        "rgat": {"weight": (types, width, width), "att_src": (types, heads, dim),
-                 "att_dst": (types, heads, dim)},
-        "hgt": {"query": (1, width, width), "key": (1, width, width), "value": (1, width, width),
-                "att": (types, heads, dim, dim), "message": (types, heads, dim, dim),
-                "prior": (types, heads)},
-    }[model]  # fmt: skip
+    program = MODELS[model].optimised(options)
+    shapes, constants = layer_arguments(model, relations, settings.width, settings.width, heads)
     tensors = {
         name: (torch.randn(shape, device=settings.device) / 8).requires_grad_()
         for name, shape in shapes.items()
+        if name != "x"
     }
     tensors["x"] = _features(relations.graph.num_src, settings)
-    constants = {} if model == "rgcn" else {"num_heads": heads}
 
     def step(backward: bool) -> None:
         with torch.set_grad_enabled(backward):

@@ -9,11 +9,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from gnn_backend.bench import fused_gat, hosts
+from gnn_backend.bench import fused_gat, hosts, pyg_layers
 from gnn_backend.bench.hosts import Shape
 from gnn_backend.compare import Comparison, Sample, compare_samples
 from gnn_backend.datasets import GraphData
 from gnn_backend.errors import Unsupported
+
+#: Layers that map rows by their type and do nothing else.
+_LINEAR_LAYERS = frozenset(
+    {"dgl.HeteroLinear", "dgl.TypedLinear", "pyg.HeteroDictLinear", "pyg.HeteroLinear"}
+)
 
 
 class Called(nn.Module):
@@ -71,6 +76,9 @@ def sample(request: Request) -> Sample:
         return _dgl_sample(request)
     if request.layer == fused_gat.NAME:
         return fused_gat.sample(request)
+    hosts.require(request.host)
+    if request.layer in pyg_layers.LAYERS:
+        return pyg_layers.sample(request)
     cls = hosts.layer_class(request.host, request.layer)
     module = hosts.build_on(cls, shape, device, dtype, **request.options)
     x = hosts.features(data, shape, device, dtype)
@@ -128,11 +136,14 @@ def compare(host: str, ours: Sample, stock: Sample | None, *, repeats: int) -> C
     return dataclasses.replace(found, reason="no-operators", reasons=["no-operators"])
 
 
-def products_alone(found: Comparison) -> bool:
-    """Whether typed matrix products are all of ours that a layer of DGL ran.
+def products_alone(host: str, found: Comparison) -> bool:
+    """Whether typed matrix products are all of ours that a layer of a host ran.
 
-    They launch no kernel of ours, for they are torch's (grouped) products of sorted rows.
+    They launch no kernel of ours where torch's (grouped) products of sorted rows are as fast.
     """
-    from gnn_backend.adapters.dgl.kernels import PRODUCTS
+    products = _LINEAR_LAYERS
+    if host == "dgl":
+        from gnn_backend.adapters.dgl.kernels import PRODUCTS
 
-    return bool(found.symbols) and PRODUCTS.issuperset(found.symbols)
+        products |= PRODUCTS
+    return bool(found.symbols) and products.issuperset(found.symbols)

@@ -8,10 +8,12 @@ from gnn_backend.cli import output
 from gnn_backend.cli.bench import bench
 from gnn_backend.cli.bench_gemm import gemm
 from gnn_backend.cli.bench_relational import relational
+from gnn_backend.cli.bench_wrappers import wrappers
 from gnn_backend.cli.cache import cache
 from gnn_backend.cli.compare import compare
 from gnn_backend.cli.demo import demo
 from gnn_backend.cli.doctor import doctor
+from gnn_backend.cli.emit import emit
 from gnn_backend.cli.kernels import kernels
 from gnn_backend.cli.layers import layers
 from gnn_backend.cli.regret import fit, regret
@@ -33,9 +35,11 @@ app.command()(compare)
 app.command()(layers)
 app.command()(doctor)
 app.command()(kernels)
+app.command()(emit)
 app.command()(cache)
 bench.command()(gemm)
 bench.command()(relational)
+bench.command()(wrappers)
 bench.command()(fit)
 bench.command()(regret)
 app.add_typer(bench)

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from gnn_backend.cli import output
+from gnn_backend.cli import output, results
 
 bench = typer.Typer(name="bench", help="Measure operators and layers.", no_args_is_help=True)
 
 _DTYPES = ("float32", "bfloat16", "float16", "float64")
-_BENCHMARKS = (
-    "attention", "gemm", "layers", "operators", "paths", "reduce", "relational", "reorder",
-    "shapes", "spmm",
-)  # fmt: skip
 _DEFAULT_GRAPHS = {"cuda": "arxiv-like,reddit-like,products-like", "cpu": "tolokers-like"}
 
 
@@ -62,7 +57,7 @@ def attention(
     if device is not None:
         output.check_choice("--device", device, tuple(_DEFAULT_GRAPHS))
     dtypes = _checked_dtypes(dtype)
-    _check_results_file(json_file)
+    results.check_file(json_file)
     import torch
 
     from gnn_backend.bench import attention as benchmark
@@ -85,7 +80,7 @@ def attention(
         check_yardstick=check_yardstick,
     )
     names = _DEFAULT_GRAPHS[device] if graph is None else graph
-    _keep(benchmark.run(_listed(names), settings, output.note), json_file)
+    results.keep(benchmark.run(_listed(names), settings, output.note), json_file)
 
 
 @bench.command()
@@ -108,7 +103,7 @@ def shapes(
     """Attention operators at many head counts and widths, against the yardstick, on a GPU."""
     output.check_choice("--dtype", dtype, _DTYPES[:3])
     head_counts, widths = _sizes("--heads", heads), _sizes("--dims", dims)
-    _check_results_file(json_file)
+    results.check_file(json_file)
     import torch
 
     from gnn_backend.bench import shapes as benchmark
@@ -121,7 +116,7 @@ def shapes(
     settings = benchmark.Settings(
         operators=tuple(_listed(operator)), heads=head_counts, dims=widths, dtype=dtype
     )
-    _keep(benchmark.run(_listed(graph), settings, output.note), json_file)
+    results.keep(benchmark.run(_listed(graph), settings, output.note), json_file)
 
 
 def _sizes(option: str, text: str) -> tuple[int, ...]:
@@ -156,7 +151,7 @@ def operators(
 ) -> None:
     """The sparse operators against the yardstick and their own bytes, on a GPU."""
     dtypes = _checked_dtypes(dtype)
-    _check_results_file(json_file)
+    results.check_file(json_file)
     import torch
 
     from gnn_backend.bench import operators as benchmark
@@ -170,7 +165,7 @@ def operators(
         repeats=repeats,
         check_yardstick=check_yardstick,
     )
-    _keep(benchmark.run(_listed(graph), settings, output.note), json_file)
+    results.keep(benchmark.run(_listed(graph), settings, output.note), json_file)
 
 
 @bench.command()
@@ -206,7 +201,7 @@ def layers(
 ) -> None:
     """Whole layers against stock; on the CPU each in processes of its own."""
     output.check_choice("--device", device, tuple(_DEFAULT_GRAPHS))
-    _check_results_file(json_file)
+    results.check_file(json_file)
     from gnn_backend.bench import layers as benchmark
     from gnn_backend.bench.hosts import Shape
 
@@ -230,8 +225,8 @@ def layers(
         names, chosen, shape, repeats, rounds, family, device, force_stock
     )
     graphs = _DEFAULT_GRAPHS[device] if graph is None else graph
-    keep = partial(_write, json_file=json_file)
-    _keep(benchmark.run(_listed(graphs), settings, output.note, keep), json_file)
+    keep = partial(results.write, json_file=json_file)
+    results.keep(benchmark.run(_listed(graphs), settings, output.note, keep), json_file)
 
 
 _Graphs = Annotated[
@@ -289,14 +284,16 @@ def spmm(
 
 def _paths(graph: str, json_file: Path | None, widths: str, dtype: str) -> None:
     dtypes, sizes = _checked_dtypes(dtype), _sizes("--widths", widths)
-    _check_results_file(json_file)
+    results.check_file(json_file)
     import torch
 
     from gnn_backend.bench import paths as benchmark
 
     if not torch.cuda.is_available():
         output.fail("bench spmm --paths: torch finds no CUDA device, and these kernels need one")
-    _keep(benchmark.run(_listed(graph), benchmark.Settings(sizes, dtypes), output.note), json_file)
+    results.keep(
+        benchmark.run(_listed(graph), benchmark.Settings(sizes, dtypes), output.note), json_file
+    )
 
 
 @bench.command()
@@ -319,7 +316,7 @@ def reorder(
     sizes = _sizes("--widths", widths)
     if device is not None:
         output.check_choice("--device", device, tuple(_DEFAULT_GRAPHS))
-    _check_results_file(json_file)
+    results.check_file(json_file)
     import torch
 
     from gnn_backend.bench import reorder as benchmark
@@ -328,7 +325,7 @@ def reorder(
     if device == "cuda" and not torch.cuda.is_available():
         output.fail("--device cuda: torch finds no CUDA device; use --device cpu")
     settings = benchmark.Settings(device=device, dtype=dtype, widths=sizes, repeats=repeats)
-    _keep(benchmark.run(_listed(graph), settings, output.note), json_file)
+    results.keep(benchmark.run(_listed(graph), settings, output.note), json_file)
 
 
 def _aggregation(
@@ -336,7 +333,7 @@ def _aggregation(
     check_yardstick: Path | None, repeats: int,
 ) -> None:  # fmt: skip
     dtypes, sizes = _checked_dtypes(dtype), _sizes("--widths", widths)
-    _check_results_file(json_file)
+    results.check_file(json_file)
     import torch
 
     from gnn_backend.bench import aggregation as benchmark
@@ -350,20 +347,11 @@ def _aggregation(
         repeats=repeats,
         check_yardstick=check_yardstick,
     )
-    _keep(benchmark.run(_listed(graph), settings, output.note), json_file)
+    results.keep(benchmark.run(_listed(graph), settings, output.note), json_file)
 
 
 def _listed(text: str) -> list[str]:
     return [part.strip() for part in text.split(",")]
-
-
-def _check_results_file(json_file: Path | None) -> None:
-    """Fail before anything is measured if its results could not be written."""
-    if json_file is None:
-        return
-    output.check_writable("--json", json_file.parent)
-    if json_file.is_dir():
-        output.fail(f"--json: {json_file} is a folder, expected the name of a file")
 
 
 def _checked_dtypes(text: str) -> tuple[str, ...]:
@@ -373,69 +361,15 @@ def _checked_dtypes(text: str) -> tuple[str, ...]:
     return names
 
 
-def _write(document: dict[str, Any], json_file: Path | None) -> None:
-    """Write the results where that is asked for."""
-    if json_file is not None:
-        json_file.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
-
-
-def _keep(document: dict[str, Any], json_file: Path | None) -> None:
-    """Write the results where that is asked for, and show them."""
-    _write(document, json_file)
-    if json_file is not None:
-        output.note(f"results in {json_file}")
-    _print(document)
-
-
-def read_results(file: Path, benchmarks: tuple[str, ...]) -> dict[str, Any]:
-    """The document of a results file of one of these benchmarks."""
-    if not file.is_file():
-        output.fail(f"no such file: {file}")
-    try:
-        document = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:  # JSONDecodeError and UnicodeDecodeError are the latter
-        output.fail(f"{file} is not JSON: {error}")
-    if not isinstance(document, dict) or document.get("benchmark") not in benchmarks:
-        names = ", ".join(f"`bench {name}`" for name in benchmarks)
-        output.fail(f"{file} is no result of {names.replace('bench paths', 'bench spmm --paths')}")
-    return document
-
-
 @bench.command()
 def show(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A file that --json wrote.")],
 ) -> None:
     """Show a results file as a table."""
-    document = read_results(file, _BENCHMARKS)
+    document = results.read_results(file, results.BENCHMARKS)
     try:
-        _print(document)
+        results.show(document)
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         what = f"{type(error).__name__}: {error}"
         name = document["benchmark"]
         output.fail(f"{file} is an incomplete or damaged result of `bench {name}` ({what})")
-
-
-def _print(document: dict[str, Any]) -> None:
-    from gnn_backend.bench.aggregation_tables import aggregation_tables
-    from gnn_backend.bench.operator_tables import operator_tables
-    from gnn_backend.bench.path_tables import path_tables
-    from gnn_backend.bench.relational_tables import relational_tables
-    from gnn_backend.bench.reorder_tables import reorder_tables
-    from gnn_backend.bench.tables import attention_tables, layer_tables, shape_tables
-    from gnn_backend.bench.typed_linear_tables import typed_linear_tables
-
-    tables = {
-        "attention": attention_tables,
-        "gemm": typed_linear_tables,
-        "layers": layer_tables,
-        "operators": operator_tables,
-        "paths": path_tables,
-        "reduce": aggregation_tables,
-        "relational": relational_tables,
-        "reorder": reorder_tables,
-        "shapes": shape_tables,
-        "spmm": aggregation_tables,
-    }
-    console = output.console()
-    for table in tables[document["benchmark"]](document):
-        console.print(table)

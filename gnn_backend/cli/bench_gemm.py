@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from gnn_backend.cli import output
-from gnn_backend.cli.bench import _check_results_file, _keep, _listed
+from gnn_backend.cli import output, results
+from gnn_backend.cli.bench import _listed
 
 _PRECISIONS = ("float32", "tf32", "bfloat16", "float16")
 
@@ -33,7 +33,7 @@ def gemm(
     """The typed linear, its input gradient and its weight gradient, on a GPU."""
     for name in _listed(precision):
         output.check_choice("--precision", name, _PRECISIONS)
-    _check_results_file(json_file)
+    results.check_file(json_file)
     import torch
 
     from gnn_backend.bench import typed_linear as benchmark
@@ -41,4 +41,4 @@ def gemm(
     if not torch.cuda.is_available():
         output.fail("bench gemm: torch finds no CUDA device, and these kernels need one")
     settings = benchmark.Settings(inner, outer, tuple(_listed(precision)))
-    _keep(benchmark.run(_listed(graph), settings, output.note), json_file)
+    results.keep(benchmark.run(_listed(graph), settings, output.note), json_file)

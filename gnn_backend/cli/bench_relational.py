@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from gnn_backend.cli import output
-from gnn_backend.cli.bench import _check_results_file, _keep, _listed, _sizes, _write
+from gnn_backend.cli import output, results
+from gnn_backend.cli.bench import _listed, _sizes
 
 
 def relational(
@@ -38,7 +38,7 @@ def relational(
     counts = _sizes("--heads", heads)
     if any(width % count for count in counts):
         output.fail(f"--heads: got {heads!r}, expected divisors of the width {width}")
-    _check_results_file(json_file)
+    results.check_file(json_file)
     import torch
 
     from gnn_backend.bench import relational as benchmark
@@ -46,5 +46,5 @@ def relational(
     if not torch.cuda.is_available():
         output.fail("bench relational: torch finds no CUDA device, and this is measured on one")
     settings = benchmark.Settings(models, width, counts, repeats, stock)
-    keep = partial(_write, json_file=json_file)
-    _keep(benchmark.run(_listed(graph), settings, output.note, keep), json_file)
+    keep = partial(results.write, json_file=json_file)
+    results.keep(benchmark.run(_listed(graph), settings, output.note, keep), json_file)

@@ -93,8 +93,11 @@ def _names(host: str) -> dict[str, list[str]]:
     classes = hosts.layer_classes(host)
     patches = [patch for patch in registry.known() if patch.host == host]
     if host != "dgl":
+        from gnn_backend.bench import pyg_layers
+
         patched = {patch.layer for patch in patches if not patch.generated}
-        return {name: [] if name in patched else ["no-kernel"] for name in classes}
+        names = {name: [] if name in patched else ["no-kernel"] for name in classes}
+        return names | {name: [] for name in pyg_layers.OTHERS}
     from gnn_backend.bench import dgl_layers
 
     unfit = dgl_layers.NOT_COMPARED
@@ -117,7 +120,7 @@ def _try(host: str, name: str, device: str) -> tuple[str, list[str]]:
         except Exception as error:  # whatever stops a layer is the reason
             first = [*str(error).splitlines(), ""][0]
             return "stock", [f"not run: {type(error).__name__}: {first}"]
-        products = host == "dgl" and samples.products_alone(found)
+        products = samples.products_alone(host, found)
         if not products and not (found.launches and (found.symbols or host == OWN)):
             return "stock", found.reasons or ["no kernel was launched"]
         judged, rounding, own = found.judged_error, found.rounding, found.own_rounding
@@ -126,7 +129,7 @@ def _try(host: str, name: str, device: str) -> tuple[str, list[str]]:
             return "stock", [f"differs from stock: {worst} by {wrong[worst]:.1e}"]
         if host == OWN:
             return "fused", []
-        if f"{host}.{name}" in found.symbols:
+        if f"{host}.{name}" in found.symbols and not (products and not found.launches):
             return "fused", _fallbacks(host, name, device)
         return "products" if products else "kernels", found.reasons
 

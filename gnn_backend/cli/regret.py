@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gnn_backend.cli import output
-from gnn_backend.cli.bench import read_results
+from gnn_backend.cli.results import read_results
 
 if TYPE_CHECKING:
     from gnn_backend.bench.regret import Measured

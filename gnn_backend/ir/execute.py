@@ -7,9 +7,9 @@ computed again.
 
 from __future__ import annotations
 
-import functools
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -46,6 +46,56 @@ class Backward(NamedTuple):
     saved: dict[Value, Value]
 
 
+def derive(
+    forward: Plan,
+    names: tuple[str, ...],
+    sizes: Mapping[Domain, int],
+    options: Options = DEFAULT,
+    say: Callable[[str, Program], None] | None = None,
+) -> Backward:
+    """The plan of gradients of a lowered program.
+
+    Parameters
+    ----------
+    forward : Plan
+    names : tuple of str
+        Inputs that want gradients.
+    sizes, options
+        As for :func:`gnn_backend.ir.passes.optimise`.
+    say : callable, optional
+        Called with ``differentiate`` and the program as it is derived, then with the name of each
+        pass that changed it and what is left, in which values that forward stored are inputs.
+    """
+    stored = {v for v in forward.stored() if v.op not in _NOT_SAVED}
+
+    def tell(name: str, program: Program, joint: bool = True) -> None:
+        if say is not None:
+            say(name, _cut(program, stored)[0] if joint else program)
+
+    joint = differentiate(forward.program, names)
+    tell("differentiate", joint)
+    cut, saved = _cut(optimise(joint, sizes, options, reuse=stored, say=tell), stored)
+    rest = optimise(cut, sizes, options, say=partial(tell, joint=False))
+    return Backward(lower(rest), names, saved)
+
+
+def _cut(joint: Program, stored: Collection[Value]) -> tuple[Program, dict[Value, Value]]:
+    """The program with inputs for stored values, and which input each became."""
+    saved: dict[Value, Value] = {}
+
+    def rule(value: Value, args: tuple[Value, ...]) -> Value | None:
+        if value not in stored:
+            return None
+        name = f"saved:{len(saved)}"
+        return saved.setdefault(value, ir.input_value(name, value.domain, value.shape))
+
+    cut = ir.rewrite(joint, rule)
+    used = set(cut.values())
+    saved = {v: given for v, given in saved.items() if given in used}
+    inputs = (*(v for v in joint.inputs if v in used), *saved.values())
+    return Program(inputs, cut.outputs), saved
+
+
 class Executable:
     """A program compiled for graphs of about the same sizes.
 
@@ -76,23 +126,7 @@ class Executable:
 
     def _derived(self, wanted: frozenset[str]) -> Backward:
         names = tuple(str(v.attrs["name"]) for v in self.inputs if v.attrs["name"] in wanted)
-        stored = {v for v in self.forward.stored() if v.op not in _NOT_SAVED}
-        joint = differentiate(self.forward.program, names)
-        joint = optimise(joint, self.sizes, self.options, reuse=stored)
-        saved: dict[Value, Value] = {}
-
-        def rule(value: Value, args: tuple[Value, ...]) -> Value | None:
-            if value not in stored:
-                return None
-            name = f"saved:{len(saved)}"
-            return saved.setdefault(value, ir.input_value(name, value.domain, value.shape))
-
-        cut = ir.rewrite(joint, rule)
-        used = set(cut.values())
-        saved = {v: given for v, given in saved.items() if given in used}
-        inputs = (*(v for v in joint.inputs if v in used), *saved.values())
-        plan = lower(optimise(Program(inputs, cut.outputs), self.sizes, self.options))
-        return Backward(plan, names, saved)
+        return derive(self.forward, names, self.sizes, self.options)
 
     def __call__(self, relations: Relations, tensors: Mapping[str, Tensor]) -> list[Tensor]:
         """Run it, differentiably.
@@ -186,7 +220,7 @@ def _grad(found: Tensor, value: Value, like: Tensor) -> Tensor:
     return found.expand(like.shape)
 
 
-@functools.lru_cache(maxsize=_KEPT)
+@lru_cache(maxsize=_KEPT)
 def _compiled(
     outputs: tuple[Value, ...], inputs: tuple[Value, ...], sizes: tuple[int, ...], options: Options
 ) -> Executable:

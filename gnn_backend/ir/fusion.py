@@ -220,8 +220,25 @@ def _common(code: Code, tables: Sequence[Table], made: set[Value]) -> tuple[int,
     for value in [*code.registers, *made]:
         h, d = code.shape(value)
         if h not in (1, heads) or d not in (1, dim):
-            raise Unfusable(value)
+            raise Unfusable(_other_width(code, made) or value)
     return heads, dim
+
+
+def _other_width(code: Code, made: set[Value]) -> Value | None:
+    """A dot product along another width than that of the results.
+
+    Stored, it is one number where every value of the results' width would be stored instead.
+    """
+    width = max(code.shape(v)[1] for v in made)
+    for value in code.registers:
+        computed = value not in code.stored and value not in made
+        if value.op == "dot" and computed and _is_along_another(code, value, width):
+            return value
+    return None
+
+
+def _is_along_another(code: Code, dot: Value, width: int) -> bool:
+    return all(code.shape(a)[1] not in (1, width) for a in dot.args)
 
 
 def is_number(value: Value) -> bool:

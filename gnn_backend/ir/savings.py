@@ -73,6 +73,48 @@ class Report:
         return f"{self.name}: {self.saving}"
 
 
+class Recorder:
+    """Notes what is left of a program after each pass; what ``optimise`` takes as ``say``.
+
+    Parameters
+    ----------
+    program : Program, optional
+        Before the first; by default that of the first call.
+    sizes : mapping of Domain to int
+        Rows of each domain.
+    itemsize : int
+        Bytes of a number.
+
+    Attributes
+    ----------
+    start : Program or None
+        Before the first pass.
+    reports : list of Report
+        In the order in which passes ran, those that changed nothing left out.
+    """
+
+    def __init__(
+        self, sizes: Mapping[Domain, int], program: Program | None = None, itemsize: int = 4
+    ) -> None:
+        self.start = program
+        self.reports: list[Report] = []
+        self._sizes, self._itemsize = sizes, itemsize
+        self._last = None if program is None else (program, self._cost(program))
+
+    def _cost(self, program: Program) -> Cost:
+        return cost(lower(program), self._sizes, self._itemsize)
+
+    def __call__(self, name: str, changed: Program) -> None:
+        """Note what a pass made."""
+        now = changed, self._cost(changed)
+        if self._last is None:
+            self.start = changed
+        elif self._last[0].outputs != changed.outputs:
+            gone, made = _difference(self._last[0], changed)
+            self.reports.append(Report(name, changed, Saving(self._last[1], now[1], gone, made)))
+        self._last = now
+
+
 def reports(
     program: Program,
     sizes: Mapping[Domain, int],
@@ -95,18 +137,9 @@ def reports(
     list of Report
         In the order in which passes ran, those that changed nothing left out.
     """
-    found: list[Report] = []
-    last = program, cost(lower(program), sizes, itemsize)
-
-    def say(name: str, changed: Program) -> None:
-        nonlocal last
-        before, cost_before = last
-        last = changed, cost(lower(changed), sizes, itemsize)
-        gone, made = _difference(before, changed)
-        found.append(Report(name, changed, Saving(cost_before, last[1], gone, made)))
-
-    optimise(program, sizes, options, say=say)
-    return found
+    recorder = Recorder(sizes, program, itemsize)
+    optimise(program, sizes, options, say=recorder)
+    return recorder.reports
 
 
 def _difference(before: Program, after: Program) -> tuple[tuple[Value, ...], tuple[Value, ...]]:

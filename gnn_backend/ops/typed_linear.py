@@ -17,7 +17,7 @@ from gnn_backend.errors import invalid
 from gnn_backend.ops import segment_products
 from gnn_backend.ops.softmax_attention import kernel_ready
 from gnn_backend.runtime import gemm
-from gnn_backend.runtime.gemm_choice import Product, Way, choose
+from gnn_backend.runtime.gemm_choice import Product, Way, choose, out_of_order
 
 MAX_ROW_BYTES = 1 << 32  # strides are 32-bit in the kernels
 
@@ -45,6 +45,11 @@ class Bounds(NamedTuple):
 
     ptr: Tensor
     lengths: Sequence[int] | None = None
+
+
+def has_kernels(x: Tensor) -> bool:
+    """Whether rows like these are multiplied by one kernel, not by one product of torch a type."""
+    return gemm.has_kernels(x)
 
 
 @torch.no_grad()
@@ -215,7 +220,7 @@ def _grouped(left: Tensor, right: Tensor, segments: Segmented) -> Tensor:
 
 def _product(x: Tensor, types: int, inner: int, outer: int, gathered: bool, heads: bool) -> Product:
     capability = torch.cuda.get_device_capability(x.device) if x.is_cuda else None
-    scattered = gathered or (x.dim() > 2 and types > 1)  # torch's products take two dimensions
+    scattered = out_of_order(x.dim(), types, gathered)
     return Product(
         x.dtype, types, inner, outer, scattered, heads, gemm.has_kernels(x), capability
     )  # fmt: skip

@@ -203,12 +203,23 @@ def compose(
     return _VARIANT.sub(variant.text(), "\n\n".join(texts))
 
 
-def _write_once(text: str, stem: str) -> Path:
+def module_name(text: str, stem: str) -> str:
+    """Name of the file of a module, with the hash of all that decides its meaning.
+
+    Parameters
+    ----------
+    text : str
+    stem : str
+        What the name begins with.
+    """
     libraries = [Path(m.__file__ or "").read_text() for m in _LIBRARIES]
     meaning = "\n".join([text, *libraries, str(cpu_vector.VECTOR_BYTES)])
-    digest = hashlib.sha256(meaning.encode()).hexdigest()[:16]
+    return f"{stem}_{hashlib.sha256(meaning.encode()).hexdigest()[:16]}"
+
+
+def _write_once(text: str, stem: str) -> Path:
     folder = writable_folder("numba")  # even a file that is there: its machine code lies beside it
-    path = folder / f"{stem}_{digest}.py"
+    path = folder / f"{module_name(text, stem)}.py"
     if path.exists():
         return path
     with FileLock(str(folder / "write.lock")):

@@ -14,6 +14,7 @@ from gnn_backend.config import get_config
 from gnn_backend.runtime import cuda
 from gnn_backend.runtime.block_sparse import allows_tf32
 from gnn_backend.runtime.gemm_units import (
+    ACCESS,
     GEMM_BLOCK,
     ROWS,
     SUM_BLOCK,
@@ -30,7 +31,6 @@ from gnn_backend.runtime.selection import DTYPE_NAMES, WARP
 LINEAR_ARGS = struct.Struct("<12q")  # LinearArgs in kernels/typed_linear.cuh
 WEIGHT_GRAD_ARGS = struct.Struct("<12q")  # WeightGradArgs in kernels/weight_grad.cuh
 SUM_ARGS = struct.Struct("<7q")  # WeightGradSumArgs there
-_ACCESS = 16  # bytes
 _MOST_BLOCKS = 2048  # beside one a segment: a few for each place on a GPU
 _SHORTEST_CHUNK = 256  # places; a partial takes as long to write as some of them to read
 
@@ -146,7 +146,7 @@ def _form(x: Tensor) -> tuple[str, bool]:
 def _aligned(*tables: Tensor) -> bool:
     """Whether rows begin and end at multiples of 16 bytes."""
     return all(
-        table.shape[-1] * table.element_size() % _ACCESS == 0 and table.data_ptr() % _ACCESS == 0
+        table.shape[-1] * table.element_size() % ACCESS == 0 and table.data_ptr() % ACCESS == 0
         for table in tables
     )
 

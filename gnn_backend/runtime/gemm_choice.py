@@ -46,6 +46,21 @@ class Product(NamedTuple):
     capability: tuple[int, int] | None = None
 
 
+def out_of_order(dims: int, types: int, gathered: bool) -> bool:
+    """Whether rows do not lie as torch's products take them, in order and in two dimensions.
+
+    Parameters
+    ----------
+    dims : int
+        Of the table of rows.
+    types : int
+        Weights.
+    gathered : bool
+        Rows are read, or results written, through an index.
+    """
+    return gathered or (dims > 2 and types > 1)
+
+
 def can_group(product: Product) -> bool:
     """Whether torch's grouped product takes these operands."""
     return (

@@ -13,6 +13,7 @@ from gnn_backend.runtime.selection import DTYPE_NAMES
 GEMM_BLOCK = 128  # threads (kernels/gemm.cuh)
 SUM_BLOCK = 256  # threads (kernels/weight_grad.cuh)
 ROWS = 128  # places a tile of the product of rows (``Linear::ROWS``)
+ACCESS = 16  # bytes of a load
 WIDTH = 64  # rows and columns of a block of a weight's gradient (``Gradient::WIDTH``)
 #: Columns of a block, and how long each takes beside those of a wide one: narrow blocks read more
 #: of x for a product.

@@ -75,6 +75,8 @@ FUSED = {
     **{n: n for n in ("AGNNConv", "DotGatConv", "EdgeGATConv", "GATConv", "GATv2Conv")},
     **{n: n for n in ("HGTConv", "HeteroGraphConv", "RelGraphConv")},
 }
+#: What is products alone, which are torch's on the CPU.
+PRODUCTS = ("HeteroLinear", "TypedLinear")
 #: What is fused as well where an engine aggregates: all that sum with weights or do more.
 AGGREGATING = {
     **{n: n for n in (
@@ -99,6 +101,8 @@ def test_on_the_cpu(name: str) -> None:
     assert bool(gradients) != (name in WITHOUT_GRADIENT)
     if name in AGGREGATING and engine_reason(torch.ones(1)) is None:
         assert f"dgl.{AGGREGATING[name]}" in found.symbols and found.launches > 0
+    elif name in PRODUCTS:
+        assert found.symbols == [f"dgl.{name}"] and found.accelerated
     elif name in FUSED:
         assert found.symbols == [f"dgl.{FUSED[name]}"] and found.launches > 0
     else:
@@ -156,14 +160,17 @@ def test_on_resident_graphs(name: str, standin: None) -> None:
     assert found.accelerated and found.launches > 0 and found.reasons == []
 
 
-@pytest.mark.parametrize("name", ["GATv2Conv", "GCN2Conv", "HeteroLinear", "SGConv"])
+@pytest.mark.parametrize(
+    "name", ["GATv2Conv", "GCN2Conv", "HeteroEmbedding", "SGConv", "TypedLinear"]
+)
 def test_status_on_resident_graphs(name: str, standin: None) -> None:
     status, reasons = command._try("dgl", name, "emulator")
     wanted = {
         "GATv2Conv": ("fused", []),
-        "HeteroLinear": ("stock", ["no-operators"]),
+        "HeteroEmbedding": ("stock", ["no-operators"]),
         "GCN2Conv": ("kernels", []),
         "SGConv": ("fused", []),
+        "TypedLinear": ("fused", []),
     }
     assert (status, reasons) == wanted[name]
 

@@ -178,7 +178,7 @@ AGGREGATING = ("GCNConv", "SAGEConv", "GraphConv", "GINConv", "GINEConv", "ChebC
 @pytest.mark.thorough
 def test_layers(invoke_json: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     found = hosts.layer_classes
-    some = ("GATv2Conv", "SAGEConv", "HeteroLinear", "CuGraphSAGEConv")  # all takes long
+    some = ("GATv2Conv", "SAGEConv", "HeteroEmbedding", "CuGraphSAGEConv")  # all takes long
     monkeypatch.setattr(
         hosts,
         "layer_classes",
@@ -203,7 +203,7 @@ def test_layers(invoke_json: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
         assert {f"pyg.{name}" for name in AGGREGATING} <= fused
     if "dgl.GATv2Conv" in by_symbol:
         assert by_symbol["dgl.attention_pattern"]["status"] == "fused"
-        assert by_symbol["dgl.HeteroLinear"]["reasons"] == ["no-operators"]
+        assert by_symbol["dgl.HeteroEmbedding"]["reasons"] == ["no-operators"]
         assert by_symbol["dgl.ops.gspmm"]["reasons"] == ["cpu-operators"]
         assert "pylibcugraphops" in by_symbol["dgl.CuGraphSAGEConv"]["reasons"][0]
     assert all(row["status"] in ("fused", "kernels", "traced", "stock") for row in rows)

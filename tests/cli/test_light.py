@@ -8,7 +8,7 @@ import pytest
 
 from tests.cli.helpers import Done, commands
 
-COMMANDS = ("run", "demo", "compare", "layers", "doctor", "kernels", "cache", "bench")
+COMMANDS = ("run", "demo", "compare", "layers", "doctor", "kernels", "emit", "cache", "bench")
 
 # What is heavy cannot be imported.
 WITHOUT_HEAVY = """
@@ -55,6 +55,12 @@ WRONG = [
     (["bench", "show", "missing.json"], "no such file"),
     (["bench", "show", "examples/data/cora.npz"], "is not JSON"),
     (["kernels", "--jobs", "-1"], "--jobs"),
+    (["emit", "rgcn"], "Missing option '--graph'"),
+    (["emit", "rgcn", "--graph", "g.npz", "--options", "fc"], "expected one of auto, vanilla, c"),
+    (["emit", "rgcn", "--graph", "g.npz", "--types", "node"], "--types: got 'node'"),
+    (["emit", "rgcn", "--graph", "g.npz", "--target", "hip"], "expected one of cuda, numba"),
+    (["emit", "rgcn", "--graph", "g.npz", "--section", "ir,all"], "--section: got 'all'"),
+    (["emit", "rgcn", "--graph", "g.npz", "--json", "tests"], "--json: tests is a folder"),
 ]
 
 

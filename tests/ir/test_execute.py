@@ -14,6 +14,8 @@ from gnn_backend import config
 from gnn_backend.errors import Unsupported
 from gnn_backend.graph.relations import Relations
 from gnn_backend.ir import steps
+from gnn_backend.ir import values as ir
+from gnn_backend.ir.domains import Domain
 from gnn_backend.ir.execute import Executable, compiled, describe
 from gnn_backend.ir.interpret import evaluate
 from gnn_backend.ir.passes import DEFAULT, Options
@@ -105,6 +107,24 @@ def test_attention_takes_one_pass_over_the_edges_for_each_end(model: str) -> Non
     ]  # fmt: skip
     assert len(over_edges) == 2
     assert not any("map over edge" in line for line in (*forward, *backward))
+
+
+@pytest.mark.usefixtures("in_torch")
+def test_a_score_along_another_width_is_all_that_is_stored_of_edges() -> None:
+    """A kernel has one width: the score becomes a number an edge, not the message a row."""
+    x, y = (ir.input_value(name, Domain.SRC, (width,)) for name, width in (("x", 6), ("y", 3)))
+    far = ir.input_value("far", Domain.DST, (6,))
+    score = ir.dot(*ir.lift([x, far]))
+    message = ir.binary("mul", ir.gather(y, Domain.EDGE), ir.unary("sigmoid", score))
+    program = Program((x, y, far), (ir.reduce("sum", message, Domain.DST),))
+    relations = models.graph()
+    check(program, relations, DEFAULT, torch.float64)
+    made = Executable(program, models.sizes(relations))
+    edges = f"[{relations.graph.num_edges}, 1]"
+    assert made.describe() == [
+        f"map over edge -> {edges}",
+        "traversal of edge by destination: sum -> [30, 3]",
+    ]
 
 
 @pytest.mark.parametrize("model", models.MODELS)

@@ -39,6 +39,15 @@ class Options:
 
 
 DEFAULT = Options()
+#: By the names that benchmarks and commands have for them: C is compact materialization, F linear
+#: operator reordering.
+NAMED = {
+    "auto": DEFAULT,
+    "vanilla": Options(compact=False, reorder=False),
+    "c": Options(compact=True, reorder=False),
+    "f": Options(compact=False, reorder=True),
+    "cf": Options(compact=True, reorder=True),
+}
 
 
 def optimise(

@@ -24,24 +24,33 @@ def gather(graph: Graph, x: Tensor) -> Tensor:
     return out
 
 
-def typed_rows(x: Tensor, weight: Tensor, bounds: Bounds) -> Tensor:
+def typed_rows(x: Tensor, weight: Tensor, bounds: Bounds, order: Tensor | None = None) -> Tensor:
     """Rows in segments, times the weight of their segment.
 
     Parameters
     ----------
-    x : Tensor [N, I]
-    weight : Tensor [R, I, O]
+    x : Tensor [N, I], or [N, B, I] by blocks
+    weight : Tensor [R, I, O], or [R, B, I, O]
     bounds : Bounds
         Of the segments.
+    order : int32 or int64 Tensor [N], optional
+        Rows of each segment, one segment after the other; None: they lie so.
 
     Returns
     -------
-    Tensor [N, O]
+    Tensor [N, O] or [N, B, O]
+        Rows in the order of ``x``.
     """
-    if len(weight) == 1:
+    if len(weight) == 1 and weight.dim() == 3:
         return x @ weight[0]
-    out: Tensor = _Product.apply(x, weight, bounds)
+    out: Tensor = _Product.apply(x, weight, bounds, order)
     return out
+
+
+def segment_sums(x: Tensor, bounds: Bounds, order: Tensor | None = None) -> Tensor:
+    """Sum of each segment's rows [N, O], as :func:`typed_rows` takes them: [R, O]."""
+    out: Tensor = _Outer.apply(x.new_ones(len(x), 1), x, bounds, order)
+    return out.squeeze(1)
 
 
 def at_pairs(
@@ -149,12 +158,12 @@ class _AtPairs(torch.autograd.Function):
         bounds = union.bounds(pairs)
         to_x = to_weight = None
         if ctx.needs_input_grad[0]:
-            at_pairs = _Product.apply(grad, weight.transpose(1, 2), bounds)
+            at_pairs = _Product.apply(grad, weight.transpose(1, 2), bounds, None)
             to_x = gather(union.graph(pairs, pairs, nodes), at_pairs)
         if ctx.needs_input_grad[1]:
             if torch.is_grad_enabled():  # the gradient must have a graph itself
                 rows = gather(union.graph(pairs, nodes, pairs), x)
-                to_weight = _Outer.apply(rows, grad, bounds)
+                to_weight = _Outer.apply(rows, grad, bounds, None)
             else:
                 index = union.relations.index(pairs, nodes)
                 to_weight = typed_weight_grad(x, grad, bounds, x_rows=index)
@@ -163,30 +172,39 @@ class _AtPairs(torch.autograd.Function):
 
 class _Product(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bounds: Bounds) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bounds: Bounds, order: Tensor | None
+    ) -> Tensor:
         ctx.save_for_backward(x, weight)
-        ctx.bounds = bounds
-        return typed_linear(x, weight, bounds)
+        ctx.places = bounds, order
+        return typed_linear(x, weight, bounds, rows=order, out_rows=order)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
-        needs_x, needs_weight, _ = ctx.needs_input_grad
-        grad_x = _Product.apply(grad, weight.transpose(1, 2), ctx.bounds) if needs_x else None
-        return grad_x, _Outer.apply(x, grad, ctx.bounds) if needs_weight else None, None
+        to_x = to_weight = None
+        if ctx.needs_input_grad[0]:
+            to_x = _Product.apply(grad, weight.transpose(-2, -1), *ctx.places)
+        if ctx.needs_input_grad[1]:
+            to_weight = _Outer.apply(x, grad, *ctx.places)
+        return to_x, to_weight, None, None
 
 
 class _Outer(torch.autograd.Function):
     """Gradient of :class:`_Product` towards the weights, itself differentiable."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, grad: Tensor, bounds: Bounds) -> Tensor:
+    def forward(ctx: Any, x: Tensor, grad: Tensor, bounds: Bounds, order: Tensor | None) -> Tensor:
         ctx.save_for_backward(x, grad)
-        ctx.bounds = bounds
-        return typed_weight_grad(x, grad, bounds)
+        ctx.places = bounds, order
+        return typed_weight_grad(x, grad, bounds, x_rows=order, grad_rows=order, heads=x.dim() == 3)
 
     @staticmethod
     def backward(ctx: Any, outer: Tensor) -> tuple[Tensor | None, ...]:
         x, grad = ctx.saved_tensors
-        to_x = _Product.apply(grad, outer.transpose(1, 2), ctx.bounds)
-        return to_x, _Product.apply(x, outer, ctx.bounds), None
+        to_x = to_grad = None
+        if ctx.needs_input_grad[0]:
+            to_x = _Product.apply(grad, outer.transpose(-2, -1), *ctx.places)
+        if ctx.needs_input_grad[1]:
+            to_grad = _Product.apply(x, outer, *ctx.places)
+        return to_x, to_grad, None, None

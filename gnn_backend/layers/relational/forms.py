@@ -15,6 +15,7 @@ from gnn_backend.program import (
     Edge,
     Symbol,
     Table,
+    dot,
     flat,
     heads,
     leaky_relu,
@@ -45,6 +46,29 @@ def rgcn_max(edge: Edge, x: Table, weight: Table) -> Symbol:
 def by_node_type(edge: Edge, x: Table, weight: Table) -> Symbol:
     """Destinations' rows [num_dst, I] times the weight of their type [node types, I, O]."""
     return linear(x[edge.node], weight[edge.node.type])
+
+
+@program
+def hgt_attention(
+    edge: Edge,
+    query: Table,
+    key: Table,
+    value: Table,
+    att: Table,
+    message: Table,
+    prior: Table,
+    num_heads: int = 1,
+) -> Symbol:
+    """HGT's attention between nodes that are mapped already, each with its type's weights.
+
+    Sum over in-edges of ``softmax(<k att, q> prior / sqrt(D)) * (v message)``, heads flat. query
+    [num_dst, H * D]; key, value [num_src, H * D]; att, message [edge types, H, D, D]; prior
+    [edge types, H]. Returns [num_dst, H * D].
+    """
+    q = heads(query[edge.dst], num_heads)
+    k, v = (heads(table[edge.src], num_heads) for table in (key, value))
+    score = dot(linear(k, att[edge.type]), q) * prior[edge.type] / q.shape[-1] ** 0.5
+    return flat(edge.sum(softmax(score) * linear(v, message[edge.type])))
 
 
 @dataclass(frozen=True)

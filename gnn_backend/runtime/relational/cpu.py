@@ -15,6 +15,7 @@ from gnn_backend.ir.emit_numba import Variant
 from gnn_backend.ir.traversal import Traversal
 from gnn_backend.runtime import cpu_call, cpu_module
 
+_STEM = "traversal"  # files' names begin with it
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
@@ -30,6 +31,21 @@ def run(
     work = _Work(traversal, relations, real)
     out = work.run(tables)
     return [o.to(dtype) for o in out]
+
+
+def module_of(traversal: Traversal, relations: Relations, dtype: torch.dtype) -> tuple[str, str]:
+    """Name and text of the module that :func:`run` runs.
+
+    Parameters
+    ----------
+    traversal : Traversal
+    relations : Relations
+        Decide which indices are read: those of the row of the same number are not.
+    dtype : torch.dtype
+    """
+    real = torch.float64 if dtype is torch.float64 else torch.float32
+    text = emit_numba.source(traversal, _Work(traversal, relations, real).variant)
+    return cpu_module.module_name(text, _STEM), text
 
 
 class _Work:
@@ -127,5 +143,5 @@ def _put(
 
 def _module(traversal: Traversal, variant: Variant) -> ModuleType:
     return cpu_module.generated_module(
-        "traversal", (traversal, variant), lambda: emit_numba.source(traversal, variant)
+        _STEM, (traversal, variant), lambda: emit_numba.source(traversal, variant)
     )

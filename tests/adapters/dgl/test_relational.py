@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 import torch
 
+import gnn_backend
+
 pytest.importorskip("dgl", reason="DGL is not installed")
 from dgl.nn.pytorch import HGTConv, RelGraphConv
 
@@ -96,5 +98,7 @@ def test_falls_back() -> None:
         RelGraphConv(6, 4, TYPES)(none, x, types[:0])
     conv = RelGraphConv(6, 4, TYPES)
     conv.linear_r.register_forward_hook(lambda *_: None)
-    with falls_back("parametrized"):
+    with gnn_backend.enabled(hosts="dgl"), gnn_backend.profile() as profile:
         conv(graph, x, types)
+    # What it is made of is fused by itself.
+    assert dict(profile.reasons) == {"parametrized": 1} and profile.accelerated == 1

@@ -16,7 +16,8 @@ from torch_geometric.nn import GATConv, GATv2Conv, GCNConv, GINConv, GraphConv, 
 import gnn_backend
 from gnn_backend import config
 from gnn_backend.adapters.pyg import hetero_conv
-from gnn_backend.adapters.pyg.unions import UnionCache, unions
+from gnn_backend.adapters.pyg.unions import unions
+from gnn_backend.adapters.tensor_cache import TensorCache
 from tests.adapters.attention import check_equals_stock
 from tests.adapters.grid.covering import pairwise
 from tests.adapters.hetero import SIZES, Wrapped, operations, randomized, relations
@@ -133,7 +134,7 @@ def hooked() -> nn.Module:
         (lambda: GINConv(nn.Linear(WIDTH, 4)), "relation-modules"),
         (lambda: Doubled(WIDTH, 4), "relation-modules"),
         (lambda: SAGEConv(WIDTH, 4, aggr="median"), "aggregation"),
-        (lambda: SAGEConv(-1, 4), "hooks"),
+        (lambda: SAGEConv(-1, 4), "lazy"),
         (hooked, "hooks"),
         (SAGE, None),
     ],
@@ -184,7 +185,7 @@ def test_an_edge_out_of_range_is_no_edge_of_another_type() -> None:
 
 def test_the_cache_makes_a_union_once() -> None:
     made: list[int] = []
-    cache, edges = UnionCache(), [torch.zeros(2, 1, dtype=torch.int64)]
+    cache, edges = TensorCache[Any](), [torch.zeros(2, 1, dtype=torch.int64)]
 
     def make() -> Any:
         made.append(1)

@@ -116,6 +116,7 @@ def run_relational(host: str, data: Path, *options: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_relational_scripts_learn_the_same_stock_and_accelerated(
     host: str, typed_graphs: dict[str, Path]
 ) -> None:

@@ -1,4 +1,4 @@
-"""The benchmark of relational layers: ours with and without each optimization, and PyG's, on a GPU.
+"""The benchmark of relational layers: ours with and without each optimization, and the hosts'.
 
 One layer on a whole graph, every node with features, gradients to them and to every parameter. Ours
 are the programs of ``gnn_backend.layers.relational``. Vanilla stores products for every edge; C
@@ -11,6 +11,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -35,6 +36,9 @@ VARIANTS = {
     "ours, C+F": NAMED["cf"],
 }
 STOCK = {"rgcn": ("RGCNConv", "FastRGCNConv"), "rgat": ("RGATConv",), "hgt": ("HGTConv",)}
+DGL = {"rgcn": "RelGraphConv", "hgt": "HGTConv"}
+#: Graphs that are files, by the name of the file.
+REAL = ("umls", "fb15k_237", "wn18rr", "wordnet30", "debian12_packages")
 _INNER = 5
 Step = Callable[[bool], None]  # runs forward, and backward if True
 
@@ -54,7 +58,9 @@ class Settings:
     repeats : int
         Samples; the median counts.
     stock : bool
-        Whether PyG's layers are measured too.
+        Whether the hosts' layers are measured too.
+    device : str
+        "cuda" or "cpu".
     """
 
     models: tuple[str, ...] = tuple(STOCK)
@@ -63,6 +69,12 @@ class Settings:
     repeats: int = 5
     stock: bool = True
     device: str = "cuda"
+
+
+def real_graphs(folder: Path | None) -> list[str]:
+    """Paths of those of ``REAL`` that are in a folder."""
+    files = [folder / f"{name}.npz" for name in REAL] if folder is not None else []
+    return [str(file) for file in files if file.is_file()]
 
 
 def run(
@@ -128,6 +140,9 @@ def _ways(
     if settings.stock and hosts.installed("pyg"):
         for layer in STOCK[model]:
             yield f"PyG {layer}", lambda name=layer: _stock(data, name, heads, settings)  # type: ignore[misc]
+    on_device = settings.device == "cpu" or hosts.dgl_has_cuda()
+    if settings.stock and model in DGL and hosts.installed("dgl") and on_device:
+        yield f"DGL {DGL[model]}", lambda: _stock_dgl(data, DGL[model], heads, settings)
 
 
 def _measured(make: Callable[[], Step], settings: Settings) -> dict[str, Any]:
@@ -141,7 +156,7 @@ def _measured(make: Callable[[], Step], settings: Settings) -> dict[str, Any]:
             "training_ms": timing.eager_ms(lambda: step(True), settings.device, *counts),
             "peak_bytes": _peak_bytes(step, settings.device),
         }
-    except torch.cuda.OutOfMemoryError:
+    except (torch.cuda.OutOfMemoryError, MemoryError):
         return {"inference_ms": None, "training_ms": None, "peak_bytes": None}
     finally:
         gc.collect()
@@ -150,7 +165,9 @@ def _measured(make: Callable[[], Step], settings: Settings) -> dict[str, Any]:
 
 
 def _peak_bytes(step: Step, device: str) -> int | None:
-    return memory.cuda_peak_bytes(lambda: step(True)) if device == "cuda" else None
+    if device == "cuda":
+        return memory.cuda_peak_bytes(lambda: step(True))
+    return memory.resident_growth(lambda: step(True))
 
 
 def _features(nodes: int, settings: Settings) -> Tensor:
@@ -182,6 +199,7 @@ def _ours(
 
 
 def _stock(data: RelationalData, layer: str, heads: int, settings: Settings) -> Step:
+    _check_fits(data, layer, settings)
     x = _features(data.num_nodes, settings)
     width, types = settings.width, data.num_edge_types
     cls = hosts.layer_class("pyg", layer)
@@ -195,8 +213,35 @@ def _stock(data: RelationalData, layer: str, heads: int, settings: Settings) -> 
         module = cls(width, width // heads, types, heads=heads, bias=False)
     else:
         module = cls(width, width, types, aggr="add", root_weight=False, bias=False)
-    module = module.to(settings.device)
+    return _step(module.to(settings.device), x, arguments)
 
+
+def _stock_dgl(data: RelationalData, layer: str, heads: int, settings: Settings) -> Step:
+    import dgl
+
+    x, width = _features(data.num_nodes, settings), settings.width
+    graph = dgl.graph(tuple(data.edge_index), num_nodes=data.num_nodes)
+    cls: Any = hosts.layer_class("dgl", layer)
+    if layer == "HGTConv":
+        module = cls(width, width // heads, heads, 1, data.num_edge_types)
+        kinds = torch.zeros(data.num_nodes, dtype=torch.int64, device=settings.device)
+        arguments: tuple[Any, ...] = (graph, x, kinds, data.edge_type)
+    else:
+        module = cls(width, width, data.num_edge_types, bias=False, self_loop=False)
+        arguments = (graph, x, data.edge_type)
+    return _step(module.to(settings.device), x, arguments)
+
+
+def _check_fits(data: RelationalData, layer: str, settings: Settings) -> None:
+    """Refuse what would bring a CPU's machine down: a GPU has its own error for that."""
+    free = memory.available_bytes(settings.device) if settings.device == "cpu" else None
+    copies = {"FastRGCNConv": 2, "RGATConv": 3}.get(layer, 0)  # of a weight for each edge
+    needed = copies * data.num_edges * settings.width**2 * 4
+    if free is not None and needed > free:
+        raise MemoryError(f"{layer} needs about {needed / 2**30:.0f} GiB")
+
+
+def _step(module: torch.nn.Module, x: Tensor, arguments: tuple[Any, ...]) -> Step:
     def step(backward: bool) -> None:
         with torch.set_grad_enabled(backward):
             out = module(*arguments)

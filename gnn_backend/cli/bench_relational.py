@@ -1,4 +1,4 @@
-"""``bench relational``: relational layers, ours with and without each optimization, and PyG's."""
+"""``bench relational``: relational layers, ours by optimization, and the hosts'."""
 
 from __future__ import annotations
 
@@ -10,16 +10,25 @@ import typer
 
 from gnn_backend.cli import output, results
 from gnn_backend.cli.bench import _listed, _sizes
+from gnn_backend.config import config
+
+_NAMED = "aifb,mutag,bgs,am,ogbn-mag,wikikg2,fb15k-237,biokg"
 
 
 def relational(
     graph: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="Relational graphs by name, or npz files, comma-separated. Named: aifb, mutag, "
-            "bgs, am, ogbn-mag, wikikg2, fb15k-237, biokg."
+            "bgs, am, ogbn-mag, wikikg2, fb15k-237, biokg; and those of --data: umls, fb15k_237, "
+            "wn18rr, wordnet30, debian12_packages. Left out: all (on the CPU, those of --data)."
         ),
-    ] = "aifb,mutag,bgs,am,ogbn-mag,wikikg2,fb15k-237,biokg",
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(help="Folder of real graphs; GNN_BACKEND_TEST_DATA where left out."),
+    ] = None,
+    device: Annotated[str, typer.Option(help="cuda or cpu.")] = "cuda",
     json_file: Annotated[
         Path | None, typer.Option("--json", metavar="OUT", help="Write the results here.")
     ] = None,
@@ -28,10 +37,10 @@ def relational(
     ),
     width: Annotated[int, typer.Option(min=1, help="Of features and result.")] = 64,
     heads: Annotated[str, typer.Option(help="Head counts, with commas.")] = "1",
-    stock: Annotated[bool, typer.Option(help="Measure PyG's layers as well.")] = True,
+    stock: Annotated[bool, typer.Option(help="Measure the hosts' layers as well.")] = True,
     repeats: Annotated[int, typer.Option(min=1, help="Samples; the median counts.")] = 5,
 ) -> None:
-    """RGCN, RGAT and HGT on a GPU: inference, training and peak memory."""
+    """RGCN, RGAT and HGT: inference, training and peak memory."""
     models = tuple(_listed(model))
     for name in models:
         output.check_choice("--model", name, ("rgcn", "rgat", "hgt"))
@@ -43,8 +52,23 @@ def relational(
 
     from gnn_backend.bench import relational as benchmark
 
-    if not torch.cuda.is_available():
-        output.fail("bench relational: torch finds no CUDA device, and this is measured on one")
-    settings = benchmark.Settings(models, width, counts, repeats, stock)
+    output.check_choice("--device", device, ("cuda", "cpu"))
+    if device == "cuda" and not torch.cuda.is_available():
+        output.fail("bench relational: torch finds no CUDA device; give --device cpu or use one")
+    graphs = _graphs(graph, benchmark.real_graphs(data or config.test_data), device)
+    settings = benchmark.Settings(models, width, counts, repeats, stock, device)
     keep = partial(results.write, json_file=json_file)
-    results.keep(benchmark.run(_listed(graph), settings, output.note, keep), json_file)
+    results.keep(benchmark.run(graphs, settings, output.note, keep), json_file)
+
+
+def _graphs(asked: str | None, files: list[str], device: str) -> list[str]:
+    """Names and files to measure: what was asked for, real graphs by the names of their files."""
+    if asked is not None:
+        named = {Path(file).stem: file for file in files}
+        return [named.get(name, name) for name in _listed(asked)]
+    drawn = _listed(_NAMED) if device == "cuda" else []
+    if not drawn + files:
+        output.fail(
+            "bench relational: no graphs; name some with --graph, or their folder by --data"
+        )
+    return drawn + files

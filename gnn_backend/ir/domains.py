@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import Enum
+from functools import cache
 
 
 class Domain(Enum):
@@ -22,6 +23,8 @@ class Domain(Enum):
     SRC_PAIR = "(source, edge type)"  # those that have an edge
     DST_PAIR = "(destination, edge type)"
     EDGE = "edge"
+
+    __hash__ = object.__hash__  # that of enumerations is a function in Python
 
     def __repr__(self) -> str:
         return self.name
@@ -40,6 +43,7 @@ _STEPS: dict[Domain, tuple[Domain, ...]] = {
 }
 
 
+@cache
 def coarser(domain: Domain) -> frozenset[Domain]:
     """Every domain that has one row for each row of ``domain``, itself among them."""
     found = {domain}
@@ -48,6 +52,7 @@ def coarser(domain: Domain) -> frozenset[Domain]:
     return frozenset(found)
 
 
+@cache
 def reads(fine: Domain, coarse: Domain) -> bool:
     """Whether a row of ``fine`` belongs to exactly one row of ``coarse``.
 

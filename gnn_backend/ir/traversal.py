@@ -12,6 +12,7 @@ whose values all have one dimension or none, and [F, 1] beside rows [H, D].
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from gnn_backend.ir.domains import Domain, reads
 
@@ -122,6 +123,14 @@ class Traversal:
     code: tuple[Step, ...]
     reductions: tuple[Reduction, ...] = ()
     stores: tuple[Store, ...] = field(default=())
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        """Plans are looked up by traversals in every call, and these have many parts."""
+        return hash((self.rows, self.elements, self.heads, self.dim, self.code, self.reductions))
 
     def by_row(self, table: Table) -> bool:
         """Whether a table is read by the row, not by the element."""

@@ -93,13 +93,18 @@ class LinearStep(Step):
             index = relations.index(value.domain, self.x.domain)
             rows = x if index is None else x.index_select(0, index)
             return [rows @ (weight[0].mT if transposed else weight[0])]
-        places = relations.incidence(self.weight.domain, value.domain)
-        found = typed_linear(
-            x, weight, relations.by_type(value.domain, self.weight.domain),
-            rows=places.index(self.x.domain), out_rows=places.order,
-            num_out=relations.num(value.domain), transposed=transposed,
-        )  # fmt: skip
-        return [found]
+        key = ("typed linear", value.domain, self.weight.domain, self.x.domain)
+        kept = relations.plans.get(key)
+        if kept is None:
+            places = relations.incidence(self.weight.domain, value.domain)
+            kept = relations.plans[key] = (
+                relations.by_type(value.domain, self.weight.domain),
+                places.index(self.x.domain), places.order, relations.num(value.domain),
+            )  # fmt: skip
+        segments, index, order, count = kept
+        return [typed_linear(
+            x, weight, segments, rows=index, out_rows=order, num_out=count, transposed=transposed
+        )]  # fmt: skip
 
     def describe(self) -> str:
         kind = "linear" if self.weight.domain is Domain.PARAM else "typed linear"
@@ -126,13 +131,19 @@ class WeightGradStep(Step):
 
     def run(self, stored: Stored, relations: Relations, dtype: torch.dtype) -> list[Tensor]:
         value = self.outputs[0]
-        places = relations.incidence(value.domain, self.elements)
-        found = typed_weight_grad(
-            stored[self.x], stored[self.grad], relations.by_type(self.elements, value.domain),
-            x_rows=places.index(self.x.domain), grad_rows=places.index(self.grad.domain),
+        key = ("weight gradient", value.domain, self.elements, self.x.domain, self.grad.domain)
+        kept = relations.plans.get(key)
+        if kept is None:
+            places = relations.incidence(value.domain, self.elements)
+            kept = relations.plans[key] = (
+                relations.by_type(self.elements, value.domain),
+                places.index(self.x.domain), places.index(self.grad.domain),
+            )  # fmt: skip
+        segments, x_rows, grad_rows = kept
+        return [typed_weight_grad(
+            stored[self.x], stored[self.grad], segments, x_rows=x_rows, grad_rows=grad_rows,
             heads=bool(value.attrs["heads"]),
-        )  # fmt: skip
-        return [found]
+        )]  # fmt: skip
 
     def describe(self) -> str:
         return f"weight gradient over {self.elements.value}"

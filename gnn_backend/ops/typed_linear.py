@@ -8,6 +8,7 @@ them is made: on a GPU the kernels gather, multiply and scatter in one pass.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple, Protocol
 
 import torch
@@ -218,8 +219,13 @@ def _grouped(left: Tensor, right: Tensor, segments: Segmented) -> Tensor:
     return torch.nn.functional.grouped_mm(left, right, offs=segments.ptr[1:].int())
 
 
+@lru_cache(maxsize=64)
+def _capability(device: torch.device) -> tuple[int, int]:
+    return torch.cuda.get_device_capability(device)
+
+
 def _product(x: Tensor, types: int, inner: int, outer: int, gathered: bool, heads: bool) -> Product:
-    capability = torch.cuda.get_device_capability(x.device) if x.is_cuda else None
+    capability = _capability(x.device) if x.is_cuda else None
     scattered = out_of_order(x.dim(), types, gathered)
     return Product(
         x.dtype, types, inner, outer, scattered, heads, gemm.has_kernels(x), capability

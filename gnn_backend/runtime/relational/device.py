@@ -95,9 +95,12 @@ class _Plan:
         per_block = _WARPS * shape.tasks
         head_blocks = t.heads // shape.heads
         self.grid = -(-groups // per_block), min(MAX_GRID_Y, head_blocks)
-        self.names = [name for name, _ in emit_cuda.arguments(t)]
-        self.pack = struct.Struct(f"<{len(self.names)}q").pack
-        self.fixed = self._fixed()
+        stored = {s.table for s in t.stores}
+        self.shapes = [
+            (self.num_elements if n in stored else self.num_rows, table.heads, table.dim)
+            for n, table in enumerate(t.outputs)
+        ]
+        self._lay_out([name for name, _ in emit_cuda.arguments(t)])
 
     def _keep(self, name: str, index: Tensor | None) -> None:
         if index is not None:
@@ -110,6 +113,19 @@ class _Plan:
         if self.num_rows < _FEW_ROWS:
             chunk = max(chunk, self.num_elements // _FEW_ROWS)
         return min(chunk, MAX_CHUNK)
+
+    def _lay_out(self, names: list[str]) -> None:
+        """The arguments that stay, and where those of a call go."""
+        fixed = self._fixed()
+        self.fixed = [fixed.get(name, 0) for name in names]
+        self.pack = struct.Struct(f"<{len(names)}q").pack
+        places = {name: place for place, name in enumerate(names)}
+        self.inputs = [places[f"in{n}"] for n in range(len(self.traversal.inputs))]
+        self.outputs = [places[f"out{n}"] for n in range(len(self.traversal.outputs))]
+        self.partial = places.get("partial", 0)
+        self.partials = 0
+        if self.splits is not None and self.splits.num_slots:
+            self.partials = self.slots * Accumulators(self.traversal).total
 
     def _fixed(self) -> dict[str, int]:
         values = {name: array.data_ptr() for name, array in self.arrays.items()}
@@ -129,23 +145,17 @@ class _Plan:
         return values
 
     def run(self, engine: DeviceEngine, inputs: Sequence[Tensor]) -> list[Tensor]:
-        t = self.traversal
-        stored = {s.table for s in t.stores}
-        out = [
-            torch.empty(
-                self.num_elements if n in stored else self.num_rows, table.heads, table.dim,
-                dtype=self.dtype, device=engine.device,
-            )
-            for n, table in enumerate(t.outputs)
-        ]  # fmt: skip
-        values = dict(self.fixed)
-        values |= {f"in{n}": x.data_ptr() for n, x in enumerate(inputs)}
-        values |= {f"out{n}": x.data_ptr() for n, x in enumerate(out)}
+        t, words = self.traversal, self.fixed.copy()
+        out = [torch.empty(s, dtype=self.dtype, device=engine.device) for s in self.shapes]
+        for place, x in zip(self.inputs, inputs, strict=True):
+            words[place] = x.data_ptr()
+        for place, x in zip(self.outputs, out, strict=True):
+            words[place] = x.data_ptr()
         partial = None
-        if self.splits is not None and self.splits.num_slots:
-            partial = engine.floats(self.slots * Accumulators(t).total)
-            values["partial"] = partial.data_ptr()
-        args = self.pack(*(values.get(name, 0) for name in self.names))
+        if self.partials:
+            partial = engine.floats(self.partials)
+            words[self.partial] = partial.data_ptr()
+        args = self.pack(*words)
         if self.grid[0]:
             engine.launch(self.unit, self.unit.entries[0], self.grid, BLOCK, args)
         if partial is not None:

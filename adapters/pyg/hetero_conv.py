@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -110,7 +111,8 @@ def _prepared(hetero: Any, args: Any, kwargs: Any) -> Call | str:
     if not isinstance(x, Mapping) or not isinstance(edges, Mapping):
         return "input-form"
     members = []
-    for edge_type, conv in hetero.convs.items():
+    for key, conv in hetero.convs._modules.items():
+        edge_type = _edge_type(key)
         if edge_type in x:
             return "input-form"
         if edge_type not in edges:
@@ -120,6 +122,14 @@ def _prepared(hetero: Any, args: Any, kwargs: Any) -> Call | str:
             return "input-form"
         members.append(Member(edge_type, conv, source, target))
     return call_of(hetero, members, x, edges, "pyg.HeteroConv") if members else "empty"
+
+
+@lru_cache(maxsize=4096)
+def _edge_type(key: str) -> Any:
+    """The edge type that PyG keeps a layer under."""
+    from torch_geometric.nn.module_dict import ModuleDict
+
+    return ModuleDict.to_external_key(key)
 
 
 def call_of(

@@ -16,7 +16,7 @@ from gnn_backend.adapters.pyg.reductions import kind_of as reduction_of
 from gnn_backend.adapters.relations import Kind, parameters_reason
 from gnn_backend.layers.hetero.aggregating import Parameters, hetero_aggregate
 from gnn_backend.layers.hetero.attention import GATV2_PARTS, combined, hetero_gat, hetero_gatv2
-from gnn_backend.layers.hetero.products import biases_of, stacked, weights_of
+from gnn_backend.layers.hetero.products import biases_of, children_of, stacked, weights_of
 from gnn_backend.layers.hetero.union import Rows, Union
 from gnn_backend.layers.projection import projection_of, watched
 from gnn_backend.runtime.selection import MAX_HEAD_DIM
@@ -86,7 +86,7 @@ def _gcn_kind(conv: Any) -> Found:
 
 def _gcn(convs: Sequence[Any], union: Union, rows: Rows, x_src: Tensor, x_dst: Tensor) -> Tensor:
     reduce = "symmetric" if convs[0].normalize else "sum"
-    p = Parameters(weights_of([c.lin for c in convs]), bias=_bias(convs))
+    p = Parameters(weights_of(children_of(convs, "lin")), bias=_bias(convs))
     return hetero_aggregate(union, rows, x_src, x_dst, p, reduce, first_tie=False)
 
 
@@ -103,8 +103,10 @@ def _graph_conv_kind(conv: Any) -> Found:
 def _graph_conv(
     convs: Sequence[Any], union: Union, rows: Rows, x_src: Tensor, x_dst: Tensor
 ) -> Tensor:
-    linears = [c.lin_rel for c in convs]
-    p = Parameters(weights_of(linears), weights_of([c.lin_root for c in convs]), biases_of(linears))
+    linears = children_of(convs, "lin_rel")
+    p = Parameters(
+        weights_of(linears), weights_of(children_of(convs, "lin_root")), biases_of(linears)
+    )
     reduce = str(reduction_of(convs[0].aggr_module))
     return hetero_aggregate(union, rows, x_src, x_dst, p, reduce, first_tie=False)
 
@@ -128,11 +130,11 @@ def _normalized(rows: Tensor) -> Tensor:
 
 
 def _sage(convs: Sequence[Any], union: Union, rows: Rows, x_src: Tensor, x_dst: Tensor) -> Tensor:
-    first, linears = convs[0], [c.lin_l for c in convs]
-    before = [c.lin for c in convs] if first.project else None
+    first, linears = convs[0], children_of(convs, "lin_l")
+    before = children_of(convs, "lin") if first.project else None
     p = Parameters(
         weights_of(linears),
-        weights_of([c.lin_r for c in convs]) if first.root_weight else None,
+        weights_of(children_of(convs, "lin_r")) if first.root_weight else None,
         biases_of(linears),
         None if before is None else weights_of(before),
         None if before is None else biases_of(before),
@@ -186,7 +188,11 @@ def _gat(convs: Sequence[Any], union: Union, rows: Rows, x_src: Tensor, x_dst: T
 
 
 def _gatv2(convs: Sequence[Any], union: Union, rows: Rows, x_src: Tensor, x_dst: Tensor) -> Tensor:
-    first, src, dst = convs[0], [c.lin_l for c in convs], [c.lin_r for c in convs]
+    first, src, dst = (
+        convs[0],
+        children_of(convs, "lin_l"),
+        children_of(convs, "lin_r"),
+    )
     to_src, src_bias = weights_of(src), biases_of(src)
     shared = src[0] is dst[0]
     to_dst, dst_bias = (to_src, src_bias) if shared else (weights_of(dst), biases_of(dst))
@@ -200,7 +206,7 @@ def _gatv2(convs: Sequence[Any], union: Union, rows: Rows, x_src: Tensor, x_dst:
 
 def _combined(convs: Sequence[Any], union: Union, rows: Rows, out: Tensor, x_dst: Tensor) -> Tensor:
     first = convs[0]
-    residual = None if first.res is None else weights_of([c.res for c in convs])
+    residual = None if first.res is None else weights_of(children_of(convs, "res"))
     return combined(union, rows, out, x_dst, concat=bool(first.concat), residual=residual,
                     bias=_bias(convs))  # fmt: skip
 

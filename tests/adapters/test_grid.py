@@ -15,7 +15,7 @@ import pytest
 from gnn_backend import config
 from tests.adapters.grid import COVERING, HOSTS, PAIRWISE, Case, covering
 
-pytestmark = [pytest.mark.filterwarnings("ignore:Sparse"), pytest.mark.sampled(5)]
+pytestmark = [pytest.mark.filterwarnings("ignore:Sparse"), pytest.mark.sampled(9)]
 
 
 def rows(cases: list[Case]) -> Any:

@@ -32,6 +32,7 @@ def document(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     edge_index, types = drawn(20, 150, 4, seed=0)
     data = RelationalData("small", edge_index, 20, edge_type=types, num_edge_types=4)
     monkeypatch.setattr(timing, "eager_ms", clock)
+    monkeypatch.setattr(relational.gc, "collect", lambda: 0)  # of all that a run of tests holds
     monkeypatch.setattr(steps, "traverse", reference.run)
     monkeypatch.setattr(relational, "load", lambda *_, **__: data)
     monkeypatch.setattr(relational, "device_report", lambda: {"name": "none"})

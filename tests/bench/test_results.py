@@ -21,10 +21,10 @@ def test_kept_results_are_shown(path: Path) -> None:
     assert shown.exit_code == 0, shown.output
     document = json.loads(path.read_text())
     benchmark = document["benchmark"]
-    rows = document[benchmark if benchmark in ("shapes", "layers") else "graphs"]
+    rows = document[benchmark if benchmark in ("shapes", "layers", "wrappers") else "graphs"]
     assert rows
     for row in rows:
-        assert row["graph"] in shown.output
+        assert row["layer" if benchmark == "wrappers" else "graph"] in shown.output
 
 
 def test_there_are_results() -> None:

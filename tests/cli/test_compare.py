@@ -146,7 +146,7 @@ def test_an_error_of_the_size_of_rounding_is_none() -> None:
         ("--device", "tpu", "expected one of cpu, cuda, emulator"),
         ("--dtype", "int8", "expected one of float32"),
         ("--device", "cuda", "no CUDA device"),
-        ("--layer", "RGCNConv", "cannot be made from sizes alone; got arguments num_relations"),
+        ("--layer", "GMMConv", "cannot be made from sizes alone; got arguments dim"),
         ("--layer", "PointNetConv", "PointNetConv cannot be run on this graph"),
         ("--layer", "MessagePassing", "MessagePassing"),
         ("--dim", "1000000000000", "cannot build GATv2Conv"),

@@ -8,7 +8,7 @@ import torch
 from gnn_backend.ops.attention import gatv2_attention
 from tests.ops.support import NAMES, TABLE, attention, check_problem, gradients, problem
 
-pytestmark = pytest.mark.sampled(15)
+pytestmark = pytest.mark.sampled(30)
 
 _IDS = [f"h{h}-d{d}-{str(t).removeprefix('torch.')}-slope{s}" for h, d, t, s in TABLE]
 

@@ -47,6 +47,7 @@ def test_edge_operands_under_sanitizers(tmp_path_factory: pytest.TempPathFactory
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_sparse_operators_under_sanitizers(tmp_path_factory: pytest.TempPathFactory) -> None:
     if not sanitized.sanitizer_libraries():
         pytest.skip("g++ has no libasan.so and libubsan.so")
@@ -81,6 +82,7 @@ def test_aggregation_under_sanitizers(tmp_path_factory: pytest.TempPathFactory) 
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_attention_over_tiles_under_sanitizers(tmp_path_factory: pytest.TempPathFactory) -> None:
     if not sanitized.sanitizer_libraries():
         pytest.skip("g++ has no libasan.so and libubsan.so")

@@ -53,8 +53,8 @@ def test_wide_rows_have_a_pass_for_each_gradient(dtype: str, dim: int, both: boo
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("arch", sorted(UNITS, key=lambda arch: arch != "sm_90"))
+@pytest.mark.thorough
 def test_no_unit_spills(arch: str) -> None:
     pytest.importorskip("cupy_backends.cuda.libs.nvrtc", reason="no CuPy with NVRTC")
     from gnn_backend.runtime.compile import compile_unit

@@ -99,7 +99,7 @@ def test_each_unit_is_of_one_dtype() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPE_NAMES.values())
 @pytest.mark.parametrize("arch", SOME_ARCHS)
-@pytest.mark.sampled(2)
+@pytest.mark.thorough
 def test_every_unit(arch: str, dtype: str) -> None:
     fast = fast_units()
     units = units_of(dtype)

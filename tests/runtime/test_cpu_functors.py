@@ -87,6 +87,7 @@ def test_features_of_each_head(name):
 
 
 @pytest.mark.parametrize("needed", ["v_src", "edge_features"])
+@pytest.mark.thorough
 def test_needs_decide_what_is_computed(needed):
     call = everything("dot")
     got, expected = engine_results(call, needs=frozenset({needed})), engine_results(call)
@@ -94,6 +95,7 @@ def test_needs_decide_what_is_computed(needed):
     assert all(torch.equal(got[name], expected[name]) for name in got)
 
 
+@pytest.mark.thorough
 def test_edges_in_the_order_of_destinations():
     by_dst = skewed_graph().by_dst
     graph = Graph.from_csr(by_dst.indptr, by_dst.indices, num_src=60)
@@ -133,6 +135,7 @@ def test_large_logits():
     check(call, 1e-7)  # gradients of near one-hot weights cancel
 
 
+@pytest.mark.thorough
 def test_all_weights_dropped():
     call = everything("gat")
     assert call.dropout is not None

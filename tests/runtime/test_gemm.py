@@ -71,6 +71,7 @@ def test_kernels_where_they_are() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("arch", sorted(UNITS, key=lambda arch: arch != "sm_90"))
+@pytest.mark.thorough
 def test_no_unit_spills(arch: str) -> None:
     pytest.importorskip("cupy_backends.cuda.libs.nvrtc", reason="no CuPy with NVRTC")
     units = [unit for unit in all_units() if unit.name in UNITS[arch]]

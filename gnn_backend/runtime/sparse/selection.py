@@ -177,6 +177,8 @@ def keep(graph: Graph, direction: Direction, form: Form, choice: Choice) -> None
     Of float32 while ``config.autotune`` and what torch allows as tf32 stay as they are.
     """
     graph.plans[_key(direction, form, "auto")] = choice
+    for key in [key for key, kept in graph.plans.items() if isinstance(kept, Settled)]:
+        del graph.plans[key]
 
 
 def _key(direction: Direction, form: Form, setting: str) -> tuple[object, ...]:

@@ -70,6 +70,7 @@ def test_nothing_of_the_user_changes(fake):
     assert layer.calls == 0
 
 
+@pytest.mark.thorough
 def test_works_inside_no_grad_and_while_enabled(fake):
     layer = fake.load().Conv()
     with torch.no_grad(), gnn_backend.enabled(mode="strict"):
@@ -103,6 +104,7 @@ def _refuse_16_bit(x, *args):
     return F.dropout(x, *args)
 
 
+@pytest.mark.thorough
 def test_strict_instance_is_compared_all_the_same(fake):
     layer = gnn_backend.accelerate(fake.load().Conv().double(), mode="strict")
     assert gnn_backend.compare(layer, x().double(), repeats=1).reason == "dtype-float64"
@@ -188,6 +190,7 @@ class Finer(Cancelling):
         return super().forward(x) if bypassed() else x * self.factor @ torch.eye(3, dtype=x.dtype)
 
 
+@pytest.mark.thorough
 def test_on_one_device_too_float64_is_the_second_judge():
     """Stock is wrong by its own rounding; the result says how far both are from float64."""
     found = gnn_backend.compare(Finer([4096, -4096]), x(), repeats=1)

@@ -67,7 +67,7 @@ def test_script_runs_by_itself_and_ends_with_its_result(host: str, tolokers: Pat
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(2)
+@pytest.mark.thorough
 def test_same_losses_as_stock_on_our_kernels_alone(host: str, tolokers: Path) -> None:
     script = str(EXAMPLES / SCRIPTS[host])
     stock, ours = (train(Request(script, on, arguments(host, tolokers))) for on in (False, True))
@@ -117,6 +117,7 @@ def run_relational(host: str, data: Path, *options: str) -> dict[str, Any]:
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(2)
 def test_relational_scripts_learn_the_same_stock_and_accelerated(
     host: str, typed_graphs: dict[str, Path]
 ) -> None:

@@ -26,6 +26,7 @@ def test_resident_growth_sees_an_allocation_that_is_freed_again() -> None:
 
 
 @pytest.mark.parametrize("missing", ["_RESET_PEAK", "_STATUS"])
+@pytest.mark.sampled(2)
 def test_where_the_system_does_not_tell_there_is_no_figure(
     fake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, missing: str
 ) -> None:

@@ -10,7 +10,6 @@ import typer
 
 from gnn_backend.cli import output, results
 from gnn_backend.cli.bench import _listed, _sizes
-from gnn_backend.config import config
 
 _NAMED = "aifb,mutag,bgs,am,ogbn-mag,wikikg2,fb15k-237,biokg"
 
@@ -51,6 +50,7 @@ def relational(
     import torch
 
     from gnn_backend.bench import relational as benchmark
+    from gnn_backend.config import config
 
     output.check_choice("--device", device, ("cuda", "cpu"))
     if device == "cuda" and not torch.cuda.is_available():

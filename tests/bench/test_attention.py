@@ -99,7 +99,7 @@ def test_gpu_run(graph_file: Path, pretend_gpu: None) -> None:
 
 
 @pytest.mark.parametrize("name", ["gat", "dot"])
-@pytest.mark.sampled(2)
+@pytest.mark.thorough
 def test_other_operators(graph_file: Path, pretend_gpu: None, name: str) -> None:
     row = _run(graph_file, operator=name, variants=True)
     counts = {"gat": ("forward_over_g1", 1, "forward_backward_over_3g1", 3)}
@@ -132,6 +132,7 @@ def test_rows_and_tiles(graph_file: Path, pretend_gpu: None) -> None:
     assert row["paths"]["tiles"]["forward_backward_replay_ms"] == 1.0
 
 
+@pytest.mark.thorough
 def test_shapes(graph_file: Path, pretend_gpu: None) -> None:
     from gnn_backend.bench import shapes, tables
 
@@ -159,6 +160,7 @@ def test_a_different_yardstick_voids_its_ratios(graph_file: Path, pretend_gpu: N
     assert row["ratios"]["peak_over_io"] is not None
 
 
+@pytest.mark.thorough
 def test_stock_layers_that_cannot_fit_are_not_tried(
     graph_file: Path, pretend_gpu: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -91,7 +91,7 @@ STOCK = ("cpu-operators", "cpu-sums", "no-operators", "parametrized")
 
 @pytest.mark.filterwarnings("ignore:TypedStorage", "ignore:The PyTorch API of nested tensors")
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_on_the_cpu(name: str) -> None:
     """Built twice a layer is the same twice, and its own code agrees with ours around it."""
     ours, stock = samples.sample(request(name)), samples.sample(request(name))

@@ -110,6 +110,7 @@ def test_a_difference_is_reported_and_fails(
     assert 5e-4 < found["max_rel_error"]["out"] < 2e-3
 
 
+@pytest.mark.thorough
 def test_a_layer_without_kernels_compares_stock_with_stock(
     invoke_json: Callable[..., Any], graph_file: Path
 ) -> None:

@@ -70,6 +70,7 @@ def wrong() -> list[Done]:
 
 
 @pytest.mark.parametrize("case", range(len(WRONG)), ids=[" ".join(a) for a, _ in WRONG])
+@pytest.mark.sampled(3)
 def test_wrong_arguments(case: int, wrong: list[Done]) -> None:
     done, message = wrong[case], WRONG[case][1]
     assert done.returncode == 2, done.stderr

@@ -174,6 +174,7 @@ def test_after():
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_goes_on_after_what_hangs_or_crashes(
     checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

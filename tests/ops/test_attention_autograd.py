@@ -118,6 +118,7 @@ def test_a_tensor_changed_in_place_is_noticed(target: str) -> None:
 
 @pytest.mark.usefixtures("splitting")
 @pytest.mark.parametrize("slope", [0.2, 1.5])
+@pytest.mark.thorough
 def test_gradcheck(slope: float) -> None:
     p = problem(2, 3, torch.float64, slope=slope)
     assert torch.autograd.gradcheck(_call(p), [p.operands[n] for n in NAMES], fast_mode=True)

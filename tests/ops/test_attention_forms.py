@@ -130,6 +130,7 @@ def _first(found: Any) -> Tensor:
 
 
 @pytest.mark.parametrize(("form", "ends"), CASES)
+@pytest.mark.sampled(15)
 def test_equals_its_parts(form: str, ends: str, target: str) -> None:
     graph, t = inputs(form, ends)
     with profile() as record:

@@ -41,6 +41,7 @@ def reductions(graph: Graph) -> dict[str, Tensor]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("operator", [attention, reductions])
+@pytest.mark.sampled(3)
 def test_results_do_not_change(operator: object, target: str, splitting: None) -> None:
     graph, methods = problem().graph, list(METHODS)
     if target == "numba":  # kernels of rows laid out by number are plain ones, compiled once

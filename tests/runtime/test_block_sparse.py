@@ -23,7 +23,7 @@ from tests.runtime.block_cases import (
     with_bias,
 )
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(9)
 
 
 @pytest.fixture(autouse=True)

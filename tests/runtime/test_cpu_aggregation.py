@@ -70,6 +70,7 @@ def test_equals_torch_at_any_width(shape):
 
 
 @pytest.mark.parametrize("wanted", [("sum",), ("min",), ("softmax",)])
+@pytest.mark.thorough
 def test_one_reduction(wanted):
     check(make_case("copy", None, 1, 300, torch.float32, wanted=wanted), 1e-4)
     if wanted == ("sum",):

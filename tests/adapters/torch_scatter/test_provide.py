@@ -104,6 +104,7 @@ assert total.tolist() == [1, 2, 0] and where.tolist() == [1, 2] and parts.tolist
 """)
 
 
+@pytest.mark.thorough
 def test_not_without_being_asked() -> None:
     child("""
 gnn_backend.enable()

@@ -20,6 +20,8 @@ from gnn_backend.graph import graph as graphs
 from gnn_backend.runtime.sparse import rows
 from tests.adapters.dgl.residence.places import Place, heterogeneous, homogeneous
 
+pytestmark = pytest.mark.sampled(3)
+
 
 @pytest.fixture(autouse=True)
 def kernels_here(place: Place, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:

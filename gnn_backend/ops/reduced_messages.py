@@ -24,6 +24,10 @@ PRIMITIVES = frozenset(("sum", "square", "max", "min", "mul", "softmax"))
 PARTS = {"mean": ("sum",), "var": ("sum", "square"), "std": ("sum", "square")}
 
 
+#: Reductions whose backward does not read their values, which may so be changed in place.
+_NOT_READ = frozenset(("sum", "mean", "square", "var"))
+
+
 class _Call(NamedTuple):
     """What calls have in common, beside their tensors."""
 
@@ -39,6 +43,11 @@ class _Call(NamedTuple):
         if "softmax" not in self.wanted:
             return None
         return self.rules.temperature if given is None else given
+
+    def read_back(self) -> tuple[str, ...]:
+        """Values that backward reads: what is changed in place afterwards cannot be among them."""
+        unread = _NOT_READ | {"max", "min"} if self.rules.first else _NOT_READ
+        return tuple(name for name in self.wanted if name not in unread)
 
     def run(self, x: Tensor, edge: Tensor | None, heat: Tensor | None, save: bool) -> Forward:
         return self.engine.aggregate_forward(
@@ -133,7 +142,7 @@ def _finished(name: str, values: dict[str, Tensor], graph: Graph) -> Tensor:
 
 
 class _Reduction(torch.autograd.Function):
-    """Saves the operands, the results and what the engine wants; nothing edge-wise."""
+    """Saves the operands, results that are read and what the engine wants; nothing edge-wise."""
 
     @staticmethod
     def forward(
@@ -142,9 +151,9 @@ class _Reduction(torch.autograd.Function):
         values, saved = call.run(x, edge, temperature, True)
         ctx.call, ctx.names = call, tuple(saved)
         ctx.set_materialize_grads(False)  # an unused result costs nothing
-        results = tuple(values[name] for name in call.wanted)
-        ctx.save_for_backward(x, edge, temperature, *results, *saved.values())
-        return results
+        read = [values[name] for name in call.read_back()]
+        ctx.save_for_backward(x, edge, temperature, *read, *saved.values())
+        return tuple(values[name] for name in call.wanted)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -158,9 +167,9 @@ class _Reduction(torch.autograd.Function):
             return (None,) * 4
         if torch.is_grad_enabled():  # create_graph=True: the gradient must have a graph itself
             return (None, *_twin_gradients(call, (x, edge, temperature), needs, given))
-        count = len(call.wanted)
-        values = dict(zip(call.wanted, rest[:count], strict=True))
-        saved = dict(zip(ctx.names, rest[count:], strict=True))
+        read = call.read_back()
+        values = dict(zip(read, rest[: len(read)], strict=True))
+        saved = dict(zip(ctx.names, rest[len(read) :], strict=True))
         wide = x.dtype if call.finishes else accumulator(x.dtype)
         ready = {name: kernel_ready(_as(wide, grad)) for name, grad in given.items()}
         found = call.engine.aggregate_backward(

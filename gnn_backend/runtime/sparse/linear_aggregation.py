@@ -90,16 +90,14 @@ def _by_cusparse(
 ) -> Tensor:  # fmt: skip
     weights = None if edge is None else edge.view(-1)
     out = cusparse.product(graph, direction, x.flatten(1), weights, mean=mean)
-    return out.view(-1, *x.shape[1:])
+    return out if x.dim() == 2 else out.view(-1, *x.shape[1:])
 
 
 def _over_tiles(
     engine: DeviceEngine, graph: Graph, x: Tensor, edge: Tensor | None, *, direction: Direction,
     mean: bool, heads: int,
 ) -> Tensor:  # fmt: skip
-    table = x.view(x.shape[0], heads, -1)
-    out = tile_sums.tile_sum(engine, graph, direction, table, edge, mean=mean)
-    return out.view(-1, *x.shape[1:])
+    return tile_sums.tile_sum(engine, graph, direction, x, edge, heads=heads, mean=mean)
 
 
 def _over_rows(

@@ -50,6 +50,7 @@ def tile_sum(
     x: Tensor,
     weights: Tensor | None = None,
     *,
+    heads: int = 1,
     mean: bool = False,
 ) -> Tensor:
     """Sum, or mean, of the rows of ``x`` that the edges of each row name.
@@ -59,25 +60,28 @@ def tile_sum(
     engine : DeviceEngine
     graph : Graph
     direction : {"dst", "src"}
-    x : Tensor [nodes at the other end, H, D]
+    x : Tensor [nodes at the other end, *]
         bfloat16, float16, or float32 where tf32 is allowed; contiguous, as the kernels want it.
     weights : Tensor [E] or [E, H], optional
         In the caller's edge order, of the dtype of ``x``.
+    heads : int
+        H, that the columns of a row are in.
     mean : bool
 
     Returns
     -------
-    Tensor [rows, H, D]
+    Tensor [rows, *]
+        No view, which could not be changed in place as a result of autograd's.
     """
     blocks = graph.block_sparse(direction)
-    splits, (_, heads, dim) = blocks.splits, x.shape
+    splits, dim = blocks.splits, x.shape[1:].numel() // heads
     values = 0 if weights is None else weights.shape[1:].numel()
     found = _pieces(heads, dim, values)
     assert found is not None  # see `cannot`
     pieces, size = found
-    out = x.new_empty(blocks.num_rows, pieces, size)
+    out = x.new_empty(blocks.num_rows, *x.shape[1:])
     if not splits.num_tasks:
-        return out.view(-1, heads, dim)
+        return out
     wide = {"dtype": torch.float32, "device": x.device}
     partial = None
     if splits.num_slots:
@@ -96,8 +100,8 @@ def tile_sum(
     grid = (-(-splits.num_tasks // _WARPS), pieces)
     engine.launch(unit, unit.name, grid, BLOCK, args)
     if partial is not None:
-        block_sparse.merge_windows(engine, blocks, partial, out)
-    out = out.view(-1, heads, dim)
+        whole = out.view(blocks.num_rows, pieces, size)
+        block_sparse.merge_windows(engine, blocks, partial, whole)
     rows = graph.ordered_rows(direction).rows
     return out if rows is None else torch.empty_like(out).index_copy_(0, rows.long(), out)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from gnn_backend import config
 
@@ -19,8 +19,8 @@ from tests.adapters.dgl.helpers import falls_back
 from tests.adapters.grid.covering import pairwise
 from tests.adapters.pyg.helpers import normal
 from tests.adapters.relational import check
+from tests.adapters.typed_rows import ROWS, TYPES, OneTensor, has_kernels, kinds
 
-TYPES, ROWS = 4, 30
 TYPED: dict[str, list[Any]] = {
     "regularizer": [None, "basis", "bdd"],
     "order": ["sorted", "promised", "mixed"],
@@ -30,34 +30,13 @@ TYPED: dict[str, list[Any]] = {
 }
 
 
-def kinds(order: str = "mixed") -> Tensor:
-    """Types of rows, of which one does not occur."""
-    found = torch.arange(ROWS) * 7 % TYPES
-    found = torch.where(found == TYPES - 2, 0, found)
-    return found if order == "mixed" else found.sort().values
-
-
-def _valid(c: dict[str, Any]) -> bool:
-    return not (c["target"] == "emulator" and c["dtype"] is torch.float64)
-
-
-@pytest.mark.parametrize("c", pairwise(TYPED, _valid), ids=name)
+@pytest.mark.parametrize("c", pairwise(TYPED, has_kernels), ids=name)
 def test_typed_linear(c: dict[str, Any]) -> None:
     torch.manual_seed(1)
     linear = TypedLinear(6, 4, TYPES, c["regularizer"], 2).to(c["dtype"])
     types = kinds(c["order"]).to(c["types"])
     with config.override(cpu_target=c["target"]):
         check("dgl", linear, normal(ROWS, 6, dtype=c["dtype"]), types, c["order"] == "promised")
-
-
-class OneTensor(nn.Module):
-    def __init__(self, layer: nn.Module, keys: list[Any]) -> None:
-        super().__init__()
-        self.layer, self.keys = layer, keys
-
-    def forward(self, *tables: Tensor) -> Tensor:
-        out = self.layer(dict(zip(self.keys, tables, strict=True)))
-        return torch.cat([part.flatten() for part in out.values()])
 
 
 @pytest.mark.parametrize("target", ["numba", "emulator"])

@@ -20,8 +20,8 @@ from tests.adapters.dgl.aggregation import name
 from tests.adapters.grid.covering import pairwise
 from tests.adapters.pyg.helpers import falls_back, normal
 from tests.adapters.relational import check
+from tests.adapters.typed_rows import ROWS, TYPES, OneTensor, has_kernels, kinds
 
-TYPES, ROWS = 4, 30
 BY_TYPE: dict[str, list[Any]] = {
     "order": ["sorted", "promised", "mixed"],
     "bias": [True, False],
@@ -39,17 +39,6 @@ OF_TABLES: dict[str, list[Any]] = {
 }
 
 
-def kinds(order: str = "mixed") -> Tensor:
-    """Types of rows, of which one does not occur."""
-    found = torch.arange(ROWS) * 7 % TYPES
-    found = torch.where(found == TYPES - 2, 0, found)
-    return found if order == "mixed" else found.sort().values
-
-
-def has_kernels(c: dict[str, Any]) -> bool:
-    return not (c["target"] == "emulator" and c["dtype"] is torch.float64)
-
-
 @pytest.mark.parametrize("c", pairwise(BY_TYPE, has_kernels), ids=name)
 def test_by_type_equals_stock(c: dict[str, Any]) -> None:
     torch.manual_seed(1)
@@ -57,16 +46,6 @@ def test_by_type_equals_stock(c: dict[str, Any]) -> None:
     linear = HeteroLinear(6, 4, TYPES, is_sorted=promised, bias=c["bias"]).to(c["dtype"])
     with config.override(cpu_target=c["target"]):
         check("pyg", linear, normal(ROWS, 6, dtype=c["dtype"]), kinds(c["order"]).to(c["types"]))
-
-
-class OneTensor(nn.Module):
-    def __init__(self, layer: nn.Module, names: str) -> None:
-        super().__init__()
-        self.layer, self.names = layer, names
-
-    def forward(self, *tables: Tensor) -> Tensor:
-        out = self.layer(dict(zip(self.names, tables, strict=True)))
-        return torch.cat([part.flatten() for part in out.values()])
 
 
 def tables(widths: tuple[int, ...], names: str, dtype: torch.dtype) -> list[Tensor]:

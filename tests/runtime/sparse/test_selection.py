@@ -175,3 +175,43 @@ def test_a_path_that_is_closed_to_this_graph_is_not_taken(folder: Path) -> None:
     autotune.best("emulator", name, [2], lambda _: 1.0)
     chosen = selection.choose(engine, graph(), "dst", form, lambda _: None)
     assert chosen.path == "rows" and chosen.why == "the number of edges"
+
+
+def test_a_pass_is_chosen_once_and_again_after_a_change(
+    unoptimised: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Form] = []
+    choose = selection.choose
+
+    def counted(engine: Any, graph: Graph, direction: Any, form: Form, run: Any) -> Any:
+        asked.append(form)
+        return choose(engine, graph, direction, form, run)
+
+    monkeypatch.setattr(selection, "choose", counted)
+    over, x = graph(), torch.randn(NUM_SRC, 16, dtype=BF16)
+
+    def launched(reduce: str) -> set[str]:
+        with profile() as record:
+            aggregate(over, x, reduce)
+        return {name for _, name in record.launches}
+
+    with config.override(cpu_target="emulator"):
+        rows = [launched("sum") for _ in range(3)]
+        extremes = [launched("max") for _ in range(3)]
+        assert [form.reduce for form in asked] == ["sum", "max"]
+        with config.override(aggregation_path="tiles"):
+            tiled = launched("sum")
+        assert launched("sum") == rows[0]
+    assert rows[0] == rows[2] and extremes[0] == extremes[2]
+    assert any("block_sum" in name for name in tiled) and tiled != rows[0]
+
+
+def test_a_choice_that_is_set_by_hand_takes_the_place_of_a_settled_one(unoptimised: None) -> None:
+    over, x = graph(), torch.randn(NUM_SRC, 16, dtype=BF16)
+    form = Form("sum", "sum", BF16, 1, 16)
+    with config.override(cpu_target="emulator"):
+        aggregate(over, x, "sum")
+        selection.keep(over, "dst", form, selection.Choice("tiles", 0, "by hand"))
+        with profile() as record:
+            aggregate(over, x, "sum")
+    assert any("block_sum" in name for _, name in record.launches)
